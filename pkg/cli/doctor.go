@@ -243,14 +243,14 @@ func checkDefinitions(ctx context.Context, c *console.Cluster) (string, []string
 			problems = append(problems, name+" does not exist: kubectl apply --server-side -k manifests/crd")
 		case err != nil:
 			return "", nil, err
-		case name == endpoint.UnitedDefinition && !convertsItself(definition):
+		case name == endpoint.UnitedDefinition && !endpoint.Converts(definition):
 			well += "; UnitedDeployments are left to another controller, whose converter their definition names"
 		case name != endpoint.UnitedDefinition && !isBerths(definition):
 			problems = append(problems, name+" is not Berth's, and drops fields that Berth needs: kubectl berth migrate, or apply manifests/crd")
-		case !convertsItself(definition):
+		case !endpoint.Converts(definition):
 			problems = append(problems, name+" names another converter than Berth, which drops fields that Berth needs: kubectl berth migrate")
 		case slices.Contains(definition.Status.StoredVersions, "v1alpha1"):
-			problems = append(problems, name+" may have objects that are stored as v1alpha1: make the storage migration of docs/versioning.md")
+			problems = append(problems, name+" may have objects that are stored as v1alpha1: berth-controller stores them again within a minute; if it does not, its log says why")
 		}
 	}
 	return well, problems, nil
@@ -268,16 +268,6 @@ func isBerths(definition *apiextensionsv1.CustomResourceDefinition) bool {
 		return spreads || budgets
 	}
 	return false
-}
-
-// convertsItself is true if the definition has Berth convert. With a URL nobody can tell who that is.
-func convertsItself(definition *apiextensionsv1.CustomResourceDefinition) bool {
-	conversion := definition.Spec.Conversion
-	if conversion == nil || conversion.Webhook == nil || conversion.Webhook.ClientConfig == nil {
-		return false
-	}
-	service := conversion.Webhook.ClientConfig.Service
-	return service == nil || service.Name == endpoint.ConversionService
 }
 
 // checkConversion reads objects in the version that is not stored. The API server then asks the controller.

@@ -232,7 +232,7 @@ func TestDoctor(t *testing.T) {
 		"objects of an old version": {change: func(objects []client.Object) []client.Object {
 			find[*apiextensionsv1.CustomResourceDefinition](t, objects, "podunavailablebudgets.policy.kruise.io").Status.StoredVersions = []string{"v1alpha1", "v1beta1"}
 			return objects
-		}, want: []string{"definitions problem: storage migration"}},
+		}, want: []string{"definitions problem: stored as v1alpha1"}},
 		"nobody converts": {funcs: interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 			if list.GetObjectKind().GroupVersionKind().Version == "v1alpha1" {
 				return errors.New("conversion webhook failed")

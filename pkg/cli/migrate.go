@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -24,7 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
@@ -46,6 +47,8 @@ const (
 	kruiseTemplate = "template"
 	// fieldOwner owns the definitions.
 	fieldOwner = "kubectl-berth"
+	// storageTimeout is how long berth-controller may take to have all objects stored in another version.
+	storageTimeout = 5 * time.Minute
 )
 
 // kruiseGates are OpenKruise's feature gates for the two kinds, with their defaults.
@@ -103,7 +106,6 @@ func (c *migrateCommand) run(ctx context.Context, cluster *console.Cluster, _ []
 		{"save", c.checkSaved, c.save},
 		{"install", c.checkInstalled, nil},
 		{"definitions", c.checkOwned, c.own},
-		{"storage", func(ctx context.Context) (string, error) { return c.checkStored(ctx, "v1beta1") }, func(ctx context.Context) error { return c.store(ctx, "v1beta1") }},
 		{"paths", c.checkPaths, c.writePaths},
 		{"webhooks", c.checkEntries, c.writeEntries},
 		{"gates", c.checkGates, nil},
@@ -283,7 +285,7 @@ func (c *migrateCommand) checkOwned(ctx context.Context) (string, error) {
 		if err := c.cluster.Get(ctx, client.ObjectKey{Name: name}, definition); client.IgnoreNotFound(err) != nil {
 			return "", err
 		}
-		if !isBerths(definition) || !convertsItself(definition) || definition.Spec.Versions[0].Name != unserved {
+		if !isBerths(definition) || !endpoint.Converts(definition) || definition.Spec.Versions[0].Name != unserved {
 			return "the definitions become Berth's, and Berth converts their objects", nil
 		}
 	}
@@ -340,62 +342,6 @@ func (c *migrateCommand) put(ctx context.Context, wanted *unstructured.Unstructu
 	live.Object["spec"] = wanted.Object["spec"]
 	change(live)
 	return c.cluster.Update(ctx, live, client.FieldOwner(fieldOwner))
-}
-
-func (c *migrateCommand) checkStored(ctx context.Context, version string) (string, error) {
-	for _, name := range endpoint.Definitions {
-		definition := &apiextensionsv1.CustomResourceDefinition{}
-		if err := c.cluster.Get(ctx, client.ObjectKey{Name: name}, definition); client.IgnoreNotFound(err) != nil {
-			return "", err
-		}
-		if len(definition.Status.StoredVersions) > 0 && !slices.Equal(definition.Status.StoredVersions, []string{version}) {
-			return "all objects are stored again, as " + version, nil
-		}
-	}
-	return "", nil
-}
-
-// store makes a version the one that is stored, and stores all objects again. The objects do not change.
-func (c *migrateCommand) store(ctx context.Context, version string) error {
-	for _, name := range endpoint.Definitions {
-		live, err := c.read(ctx, definitionKind, "", name)
-		if err != nil || live == nil {
-			return err
-		}
-		all, _, _ := unstructured.NestedSlice(live.Object, "spec", "versions")
-		for i := range all {
-			one := all[i].(map[string]any)
-			one["storage"] = one["name"] == version
-		}
-		_ = unstructured.SetNestedSlice(live.Object, all, "spec", "versions") // it was read from there
-		if err := c.cluster.Update(ctx, live, client.FieldOwner(fieldOwner)); err != nil {
-			return err
-		}
-	}
-	for _, gvk := range versions.All() {
-		if gvk.Version != version {
-			continue
-		}
-		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(gvk)
-		if err := c.cluster.List(ctx, list); err != nil {
-			return err
-		}
-		for i := range list.Items {
-			if err := c.cluster.Patch(ctx, &list.Items[i], client.RawPatch(types.MergePatchType, []byte("{}"))); client.IgnoreNotFound(err) != nil {
-				return err
-			}
-		}
-	}
-	for _, name := range endpoint.Definitions {
-		definition := &apiextensionsv1.CustomResourceDefinition{}
-		definition.Name = name
-		patch := fmt.Appendf(nil, `{"status":{"storedVersions":[%q]}}`, version)
-		if err := c.cluster.Status().Patch(ctx, definition, client.RawPatch(types.MergePatchType, patch)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // isEntry is true for a webhook that is called about the two kinds and no other.
@@ -628,15 +574,47 @@ func (c *migrateCommand) checkStoredAsBefore(ctx context.Context) (string, error
 	if err != nil {
 		return "", err
 	}
-	return c.checkStored(ctx, version)
+	for _, name := range endpoint.Definitions {
+		definition := &apiextensionsv1.CustomResourceDefinition{}
+		if err := c.cluster.Get(ctx, client.ObjectKey{Name: name}, definition); client.IgnoreNotFound(err) != nil {
+			return "", err
+		}
+		if len(definition.Status.StoredVersions) > 0 && !slices.Equal(definition.Status.StoredVersions, []string{version}) {
+			return "all objects are stored again, as " + version, nil
+		}
+	}
+	return "", nil
 }
 
+// storeAsBefore makes the version of OpenKruise the one that is stored, and waits until berth-controller has had all objects stored in it.
 func (c *migrateCommand) storeAsBefore(ctx context.Context) error {
 	version, err := c.storedBefore()
 	if err != nil {
 		return err
 	}
-	return c.store(ctx, version)
+	for _, name := range endpoint.Definitions {
+		live, err := c.read(ctx, definitionKind, "", name)
+		if err != nil || live == nil {
+			return err
+		}
+		all, _, _ := unstructured.NestedSlice(live.Object, "spec", "versions")
+		for i := range all {
+			one := all[i].(map[string]any)
+			one["storage"] = one["name"] == version
+		}
+		_ = unstructured.SetNestedSlice(live.Object, all, "spec", "versions") // it was read from there
+		if err := c.cluster.Update(ctx, live, client.FieldOwner(fieldOwner)); err != nil {
+			return err
+		}
+	}
+	err = wait.PollUntilContextTimeout(ctx, time.Second, storageTimeout, true, func(ctx context.Context) (bool, error) {
+		left, err := c.checkStoredAsBefore(ctx)
+		return left == "", err
+	})
+	if wait.Interrupted(err) {
+		return fmt.Errorf("berth-controller has not stored all objects as %s within %s: see its log, and run the command again", version, storageTimeout)
+	}
+	return err
 }
 
 func (c *migrateCommand) checkRemoved(ctx context.Context) (string, error) {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -14,9 +15,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
@@ -95,6 +98,16 @@ func TestMigrate(t *testing.T) {
 		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: kruiseWebhooks, Annotations: map[string]string{kruiseTemplate: template}},
 			Webhooks: []admissionregistrationv1.ValidatingWebhook{entry("vpod.kb.io", "pods"), entry("vworkloadspread.kb.io", "workloadspreads"), entry("vpodunavailablebudget.kb.io", "podunavailablebudgets")}})
 	cluster := clusterOf(t, objects...)
+	cluster.WithWatch = interceptor.NewClient(cluster.WithWatch, interceptor.Funcs{Update: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.UpdateOption) error {
+		if err := c.Update(ctx, object, opts...); err != nil {
+			return err
+		}
+		if definition, is := object.(*unstructured.Unstructured); is && definition.GetKind() == "CustomResourceDefinition" {
+			storedAsNamed(t, definition)
+			return c.Status().Update(ctx, definition)
+		}
+		return nil
+	}})
 	backup := t.TempDir() + "/copies"
 	run := func(c migrateCommand) (string, error) {
 		var out bytes.Buffer
@@ -168,6 +181,22 @@ func TestMigrate(t *testing.T) {
 		out, err := run(migrateCommand{undo: true})
 		if err != nil || strings.Contains(out, "definitions done nothing to do") != again || state() != before {
 			t.Errorf("back again %t: %v, printed %s\n%s", again, err, out, state())
+		}
+	}
+}
+
+// storedAsNamed does to a definition what berth-controller does once it has changed.
+func storedAsNamed(t *testing.T, definition *unstructured.Unstructured) {
+	t.Helper()
+	all, _, err := unstructured.NestedSlice(definition.Object, "spec", "versions")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range all {
+		if one := all[i].(map[string]any); one["storage"] == true {
+			if err := unstructured.SetNestedStringSlice(definition.Object, []string{one["name"].(string)}, "status", "storedVersions"); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -49,11 +50,21 @@ const Conversion = "/convert"
 // Definitions are the names of the CustomResourceDefinitions that Berth cannot do without.
 var Definitions = []string{"workloadspreads.apps.kruise.io", "podunavailablebudgets.policy.kruise.io"}
 
+// UnitedDefinition is the name of the CustomResourceDefinition of UnitedDeployments. It may be missing, or be another controller's.
+const UnitedDefinition = "uniteddeployments.apps.kruise.io"
+
 // ConversionService is the name of the Service at which the API server asks for conversion. Definitions of other controllers name another one.
 const ConversionService = "berth-conversion"
 
-// UnitedDefinition is the name of the CustomResourceDefinition of UnitedDeployments. It may be missing, or be another controller's.
-const UnitedDefinition = "uniteddeployments.apps.kruise.io"
+// Converts is true if the definition has Berth convert its objects between versions. A definition with a URL in place of a service is one of a sandbox.
+func Converts(definition *apiextensionsv1.CustomResourceDefinition) bool {
+	conversion := definition.Spec.Conversion
+	if conversion == nil || conversion.Webhook == nil || conversion.Webhook.ClientConfig == nil {
+		return false
+	}
+	service := conversion.Webhook.ClientConfig.Service
+	return service == nil || service.Name == ConversionService
+}
 
 // Lifetime is how long a webhook configuration keeps one segment. A segment does not stay secret for ever: if the webhook does not answer, the API server
 // shows the whole URL to the client whose operation fails.

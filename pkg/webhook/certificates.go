@@ -46,11 +46,7 @@ func manageCertificates(mgr, front ctrl.Manager, cached cache.Cache, dir string,
 	if err != nil {
 		return err
 	}
-	definitions, err := newDefinitions(front.GetConfig())
-	if err != nil {
-		return err
-	}
-	c := &certificates{cache: cached, reader: cached, definitions: definitions, dir: dir}
+	c := &certificates{cache: cached, reader: cached, definitions: &definitions{front.GetAPIReader(), front.GetClient()}, dir: dir}
 	if err := front.Add(c); err != nil {
 		return err
 	}

@@ -11,9 +11,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/endpoint"
@@ -23,29 +21,23 @@ import (
 // read every definition of the cluster, because RBAC cannot restrict one to names.
 const definitionsInterval = 30 * time.Second
 
+// converted are the names of the CustomResourceDefinitions whose objects Berth may convert.
+func converted() []string {
+	return append(slices.Clone(endpoint.Definitions), endpoint.UnitedDefinition)
+}
+
 // definitions are the CustomResourceDefinitions of Berth's kinds. The API server converts objects by calling the webhook that they name.
 type definitions struct {
 	// live reads from the API server.
-	live client.Client
-}
-
-func newDefinitions(config *rest.Config) (*definitions, error) {
-	scheme := runtime.NewScheme()
-	if err := apiextensionsv1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("registering types: %w", err)
-	}
-	live, err := client.New(config, client.Options{Scheme: scheme})
-	if err != nil {
-		return nil, fmt.Errorf("making a client for definitions: %w", err)
-	}
-	return &definitions{live}, nil
+	live   client.Reader
+	writer client.Writer
 }
 
 // trust makes the API server trust the authority when it calls the conversion webhook. It changes nothing else of the definitions, and leaves alone those
 // that do not exist, name no webhook, or name that of another controller.
 func (d *definitions) trust(ctx context.Context, authority []byte) error {
 	var errs []error
-	for _, name := range append(slices.Clone(endpoint.Definitions), endpoint.UnitedDefinition) {
+	for _, name := range converted() {
 		errs = append(errs, d.trustOf(ctx, name, authority))
 	}
 	return errors.Join(errs...)
@@ -56,11 +48,7 @@ func (d *definitions) trustOf(ctx context.Context, name string, authority []byte
 	if err := d.live.Get(ctx, types.NamespacedName{Name: name}, definition); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	conversion := definition.Spec.Conversion
-	if conversion == nil || conversion.Webhook == nil || conversion.Webhook.ClientConfig == nil || bytes.Equal(conversion.Webhook.ClientConfig.CABundle, authority) {
-		return nil
-	}
-	if service := conversion.Webhook.ClientConfig.Service; service != nil && service.Name != endpoint.ConversionService {
+	if !endpoint.Converts(definition) || bytes.Equal(definition.Spec.Conversion.Webhook.ClientConfig.CABundle, authority) {
 		return nil
 	}
 	// A patch, because a newer API server may have fields that this version would drop. The revision lets only one of several replicas write.
@@ -71,7 +59,7 @@ func (d *definitions) trustOf(ctx context.Context, name string, authority []byte
 	if err != nil {
 		return err
 	}
-	if err := d.live.Patch(ctx, definition, client.RawPatch(types.MergePatchType, patch)); err != nil && !apierrors.IsConflict(err) {
+	if err := d.writer.Patch(ctx, definition, client.RawPatch(types.MergePatchType, patch)); err != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("writing the authority of CustomResourceDefinition %s: %w", name, err)
 	}
 	return nil

@@ -65,7 +65,7 @@ func TestTheAuthorityIsWrittenIntoTheDefinitionsAlone(t *testing.T) {
 					wrote++
 					return c.Patch(ctx, object, patch, opts...)
 				}}).Build()
-			if err := (&definitions{live}).trust(t.Context(), []byte("new")); err != nil {
+			if err := (&definitions{live, live}).trust(t.Context(), []byte("new")); err != nil {
 				t.Fatal(err)
 			}
 			var got []string
@@ -106,7 +106,7 @@ func TestAnErrorOfOneDefinitionDoesNotStopTheOther(t *testing.T) {
 			}
 			return c.Patch(ctx, object, patch, opts...)
 		}}).Build()
-	if err := (&definitions{live}).trust(t.Context(), []byte("new")); !errors.Is(err, broken) {
+	if err := (&definitions{live, live}).trust(t.Context(), []byte("new")); !errors.Is(err, broken) {
 		t.Errorf("got %v, want the error", err)
 	}
 	var all apiextensionsv1.CustomResourceDefinitionList

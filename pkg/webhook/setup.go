@@ -68,7 +68,7 @@ type Options struct {
 
 // Setup makes the manager serve the webhooks on every replica, leader or not. Conversion is served as soon as there is a certificate, and admission once the
 // caches are full. The manager is not ready before that, and before the API server knows the CA of a managed certificate and the path to call. The lineage
-// must be of the same manager. The context is used until Setup returns.
+// must be of the same manager, whose scheme must have CustomResourceDefinitions. The context is used until Setup returns.
 //
 // Each function of more is called with a function that registers more handlers, at paths of pkg/endpoint. They are served at the same port with the
 // same certificate.
@@ -96,6 +96,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	}
 	if err := mgr.AddReadyzCheck("webhook-path", func(request *http.Request) error { return asked.ready(request.Context()) }); err != nil {
 		return err
+	}
+	if err := mgr.Add(&migration{mgr.GetAPIReader(), mgr.GetClient(), map[string]int64{}}); err != nil {
+		return fmt.Errorf("adding the migration of stored objects: %w", err)
 	}
 	if err := fillCache(ctx, mgr); err != nil {
 		return err

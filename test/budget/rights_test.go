@@ -257,7 +257,7 @@ func nodeName(t *testing.T) string {
 	return nodes.Items[0].Name
 }
 
-// The controller has the right to patch its two definitions. An admission policy restricts it to the CA bundle of the conversion webhook.
+// The controller has the right to patch its definitions. An admission policy restricts it to the CA bundle of the conversion webhook, and to the stored versions.
 func TestTheControllerMayWriteTheAuthorityOfDefinitionsAndNoMore(t *testing.T) {
 	controller, err := dynamic.NewForConfig(berth.config)
 	if err != nil {
@@ -283,6 +283,7 @@ func TestTheControllerMayWriteTheAuthorityOfDefinitionsAndNoMore(t *testing.T) {
 	inWebhook := func(fields string) string { return `{"spec":{"conversion":{"webhook":{` + fields + `}}}}` }
 	for name, tc := range map[string]struct {
 		of, patch string
+		status    bool
 		allowed   bool
 	}{
 		"trust another authority":      {of: ours, patch: inWebhook(`"clientConfig":{"caBundle":"` + base64.StdEncoding.EncodeToString(berth.caPEM) + `"}`), allowed: true},
@@ -296,9 +297,18 @@ func TestTheControllerMayWriteTheAuthorityOfDefinitionsAndNoMore(t *testing.T) {
 		"hold up its deletion":         {of: ours, patch: `{"metadata":{"finalizers":["example.com/wait"]}}`},
 		"hand it to an owner":          {of: ours, patch: `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"x","uid":"x"}]}}`},
 		"write a definition of others": {of: "clonesets.apps.kruise.io", patch: inWebhook(`"clientConfig":{"caBundle":"eA=="}`)},
+		"forget a stored version":      {of: ours, patch: `{"status":{"storedVersions":["v1beta1"]}}`, status: true, allowed: true},
+		"invent a stored version":      {of: ours, patch: `{"status":{"storedVersions":["v1alpha1","v1beta1"]}}`, status: true},
+		"say that it is not there":     {of: ours, patch: `{"status":{"conditions":[{"type":"Established","status":"False","reason":"Evil","lastTransitionTime":null}]}}`, status: true},
+		"accept other names":           {of: ours, patch: `{"status":{"acceptedNames":{"shortNames":["po"]}}}`, status: true},
+		"forget versions of others":    {of: "clonesets.apps.kruise.io", patch: `{"status":{"storedVersions":["v1alpha1"]}}`, status: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := definitions.Patch(t.Context(), tc.of, types.MergePatchType, []byte(tc.patch), metav1.PatchOptions{DryRun: dryRun})
+			var subresources []string
+			if tc.status {
+				subresources = []string{"status"}
+			}
+			_, err := definitions.Patch(t.Context(), tc.of, types.MergePatchType, []byte(tc.patch), metav1.PatchOptions{DryRun: dryRun}, subresources...)
 			switch {
 			case tc.allowed && err != nil:
 				t.Error(err)

@@ -231,8 +231,8 @@ func TestBadInputNamesTheFieldsOfItsVersion(t *testing.T) {
 }
 
 // TestUpgradeAndStorageMigration begins with objects of a definition that has only v1alpha1. A new controller and scheduler start although reading these
-// objects needs the conversion that the controller offers. The documented commands rewrite the objects. After that the scheduler places pods of an
-// existing spread while nobody converts.
+// objects needs the conversion that the controller offers. The controller has them stored again. After that the scheduler places pods of an existing spread, and a
+// namespace can be deleted, while nobody converts.
 func TestUpgradeAndStorageMigration(t *testing.T) {
 	harness.Long(t)
 	t.Parallel() // it has a cluster of its own
@@ -355,47 +355,36 @@ func TestUpgradeAndStorageMigration(t *testing.T) {
 		return fmt.Sprintf("%+v", spread.Status), nil
 	})
 
-	// The commands of docs/versioning.md.
-	stored := func() (all []string) {
-		for _, name := range endpoint.Definitions {
-			definition, err := definitions.Get(ctx, name, getOptions)
-			if err != nil {
-				t.Fatal(err)
-			}
-			versions, _, _ := unstructured.NestedStringSlice(definition.Object, "status", "storedVersions")
-			all = append(all, strings.Join(versions, "+"))
-		}
-		return all
-	}
-	if diff := cmp.Diff([]string{"v1alpha1+v1beta1", "v1alpha1+v1beta1"}, stored()); diff != "" {
-		t.Errorf("before the migration (-want +got)\n%s", diff)
-	}
-	run := func(blocks ...string) {
+	expectStored := func(version string) {
 		t.Helper()
-		script := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", strings.Join(blocks, "\n"))
-		script.Env = append(os.Environ(), "KUBECONFIG="+cluster.Sandbox.Kubeconfig(), "PATH="+harness.BinDir()+string(os.PathListSeparator)+os.Getenv("PATH"))
-		if out, err := script.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+		wait("only "+version+" to be stored", func(ctx context.Context) (string, error) {
+			for _, name := range endpoint.Definitions {
+				definition, err := definitions.Get(ctx, name, getOptions)
+				if err != nil {
+					return "", err
+				}
+				if stored, _, _ := unstructured.NestedStringSlice(definition.Object, "status", "storedVersions"); strings.Join(stored, "+") != version {
+					return fmt.Sprintf("%s: %v", name, stored), nil
+				}
+			}
+			return "", nil
+		})
 	}
-	there, back := commandsOf(t, "### Storage migration"), commandsOf(t, "### Back to v1alpha1")
-	run(there...)
-	if diff := cmp.Diff([]string{"v1beta1", "v1beta1"}, stored()); diff != "" {
-		t.Errorf("after the migration (-want +got)\n%s", diff)
+	expectStored("v1beta1")
+
+	// The commands of docs/versioning.md, and the definitions of this version again.
+	back := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", commandsOf(t, "### Back to v1alpha1"))
+	back.Env = append(os.Environ(), "KUBECONFIG="+cluster.Sandbox.Kubeconfig(), "PATH="+harness.BinDir()+string(os.PathListSeparator)+os.Getenv("PATH"))
+	if out, err := back.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
-	run(back[0], there[0], back[1])
-	if diff := cmp.Diff([]string{"v1alpha1", "v1alpha1"}, stored()); diff != "" {
-		t.Errorf("after the way back (-want +got)\n%s", diff)
-	}
+	expectStored("v1alpha1")
 	for _, content := range updated {
 		if err := cluster.ApplyYAML(ctx, "", string(content)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	run(there...)
-	if diff := cmp.Diff([]string{"v1beta1", "v1beta1"}, stored()); diff != "" {
-		t.Errorf("after the second migration (-want +got)\n%s", diff)
-	}
+	expectStored("v1beta1")
 
 	// Nobody converts any more.
 	if err := controller.Process.Signal(syscall.SIGKILL); err != nil {
@@ -470,7 +459,7 @@ func startScheduler(t *testing.T, cluster *harness.Cluster, port int) {
 }
 
 // commandsOf are the blocks of commands in a section of docs/versioning.md.
-func commandsOf(t *testing.T, heading string) (blocks []string) {
+func commandsOf(t *testing.T, heading string) string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "versioning.md"))
 	if err != nil {
@@ -478,18 +467,12 @@ func commandsOf(t *testing.T, heading string) (blocks []string) {
 	}
 	_, section, _ := strings.Cut(string(page), heading+"\n")
 	section, _, _ = strings.Cut(section, "\n## ")
-	section, _, _ = strings.Cut(section, "\n### ")
-	for {
-		_, begin, more := strings.Cut(section, "```bash\n")
-		if !more {
-			break
-		}
-		var block string
-		block, section, _ = strings.Cut(begin, "```\n")
-		blocks = append(blocks, block)
+	blocks := strings.Split(section, "```bash\n")[1:]
+	for i := range blocks {
+		blocks[i], _, _ = strings.Cut(blocks[i], "```\n")
 	}
 	if len(blocks) != 2 {
 		t.Fatalf("%s has %d blocks of commands, want 2", heading, len(blocks))
 	}
-	return blocks
+	return strings.Join(blocks, "\n")
 }

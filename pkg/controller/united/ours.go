@@ -6,8 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,22 +27,18 @@ type ownership struct {
 	until time.Time
 }
 
-// isOurs is true if the definition has Berth convert. It looks again after a while, because somebody may replace the definition. A definition with a URL in
-// place of a service is one of a sandbox.
+// isOurs is true if the definition has Berth convert. It looks again after a while, because somebody may replace the definition.
 func (o *ownership) isOurs(ctx context.Context) (bool, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.known && o.clock.Now().Before(o.until) {
 		return o.ours, nil
 	}
-	definition := &unstructured.Unstructured{}
-	definition.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	definition := &apiextensionsv1.CustomResourceDefinition{}
 	if err := o.live.Get(ctx, client.ObjectKey{Name: endpoint.UnitedDefinition}, definition); err != nil {
 		return false, fmt.Errorf("reading whose definition of UnitedDeployments this is: %w", err)
 	}
-	config, found, _ := unstructured.NestedMap(definition.Object, "spec", "conversion", "webhook", "clientConfig")
-	service, hasService, _ := unstructured.NestedString(config, "service", "name")
-	ours := found && (!hasService || service == endpoint.ConversionService)
+	ours := endpoint.Converts(definition)
 	if !ours && (!o.known || o.ours) {
 		klog.FromContext(ctx).Info("Leaving UnitedDeployments alone: the definition is another controller's. Apply Berth's if Berth is to serve them, or start with --united-deployments=false",
 			"definition", endpoint.UnitedDefinition)

@@ -5,10 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -17,28 +18,32 @@ import (
 )
 
 func TestADefinitionOfSomebodyElseIsLeftAlone(t *testing.T) {
-	definitionWith := func(clientConfig map[string]any) *unstructured.Unstructured {
-		definition := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{}}}
-		if clientConfig != nil {
-			definition.Object["spec"] = map[string]any{"conversion": map[string]any{"webhook": map[string]any{"clientConfig": clientConfig}}}
+	scheme := runtime.NewScheme()
+	if err := apiextensionsv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	definitionWith := func(config *apiextensionsv1.WebhookClientConfig) *apiextensionsv1.CustomResourceDefinition {
+		definition := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: endpoint.UnitedDefinition}}
+		if config != nil {
+			definition.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Webhook: &apiextensionsv1.WebhookConversion{ClientConfig: config}}
 		}
-		definition.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
-		definition.SetName(endpoint.UnitedDefinition)
 		return definition
 	}
-	service := func(name string) map[string]any { return map[string]any{"service": map[string]any{"name": name}} }
+	service := func(name string) *apiextensionsv1.WebhookClientConfig {
+		return &apiextensionsv1.WebhookClientConfig{Service: &apiextensionsv1.ServiceReference{Name: name}}
+	}
 	for name, tc := range map[string]struct {
-		config map[string]any
+		config *apiextensionsv1.WebhookClientConfig
 		want   bool
 	}{
 		"Berth's":              {service("berth-conversion"), true},
-		"that of a sandbox":    {map[string]any{"url": "https://localhost"}, true},
+		"that of a sandbox":    {&apiextensionsv1.WebhookClientConfig{URL: ptr.To("https://localhost")}, true},
 		"OpenKruise's":         {service("kruise-webhook-service"), false},
 		"one without versions": {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
-			live := fake.NewClientBuilder().WithScheme(runtime.NewScheme()).WithObjects(definitionWith(tc.config)).Build()
+			live := fake.NewClientBuilder().WithScheme(scheme).WithObjects(definitionWith(tc.config)).Build()
 			o := &ownership{live: live, clock: clock}
 			if got, err := o.isOurs(t.Context()); err != nil || got != tc.want {
 				t.Errorf("got %t, %v", got, err)
