@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/harness"
 )
@@ -77,14 +78,17 @@ func start(t *testing.T) (*cluster, *kubelet) {
 	return c, k
 }
 
-// run runs a program of the line's binaries. Helm is the same for all lines.
+// run runs a program of the line's binaries, or Bash with these on its PATH. Helm is the same for all lines.
 func (c *cluster) run(t *testing.T, stdin, name string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Timeout)
 	defer cancel()
 	dir := harness.BinDir()
-	if name == "helm" {
+	switch name {
+	case "helm":
 		dir = filepath.Join(harness.Root(), "bin")
+	case "bash":
+		dir = "/bin"
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(dir, name), args...)
 	cmd.Dir, cmd.Env = c.dir, append(os.Environ(), "KUBECONFIG="+cmp.Or(c.kubeconfig, c.Kubeconfig()), "PATH="+harness.BinDir()+string(os.PathListSeparator)+os.Getenv("PATH"))
@@ -551,6 +555,8 @@ func TestInstallWithKustomize(t *testing.T) {
 	expectNothingForbidden(t, c.AuditLog())
 
 	pods := c.leavePending(t)
+	c.kubectl(t, "-n", berthSystem, "scale", "deployment", "--all", "--replicas=0") // it is dead when it is removed. With Helm it lives
+	c.kubectl(t, "-n", berthSystem, "wait", "--for=delete", "pods", "--all", "--timeout=60s")
 	c.in(dir).documented(t, "kubectl delete -k .", "--timeout=80s")
 	c.expectGone(t, pods)
 	for _, component := range []string{"scheduler", "controller"} {
@@ -612,6 +618,14 @@ func TestInstallWithHelm(t *testing.T) {
 	if got := c.kubectl(t, "get", "workloadspreads", "-o", "name"); !strings.Contains(got, "/api") {
 		t.Errorf("Helm leaves definitions alone, but the spread is gone: %q", got)
 	}
+	commands, err := harness.Commands("install.md", "## Removal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if output, err := c.run(t, "", "bash", "-euo", "pipefail", "-c", commands); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	c.kubectl(t, append([]string{"delete", "--timeout=60s", "customresourcedefinitions", endpoint.UnitedDefinition}, endpoint.Definitions...)...)
 }
 
 // expectAdmissionOnlyWhereItIsAsked creates a ReplicaSet with a spread in an excluded namespace and in another one.

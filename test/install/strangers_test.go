@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -279,62 +277,5 @@ func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
 			t.Errorf("it changed the paths %v to %v", paths, now)
 		}
 	})
-	t.Run("a rollback to manifests without secret paths", func(t *testing.T) {
-		// The webhook configurations alone decide which paths the API server calls. The webhook servers answer on these paths.
-		asking := c.startAsking(t, pod.Name)
-		namePaths(t, dir)
-		c.in(dir).documented(t, "kubectl apply -k .")
-		if refused, _ := asking.stop(t); len(refused) > 0 {
-			t.Errorf("%d were refused, the first with %v", len(refused), refused[0])
-		}
-		for _, path := range c.webhookPaths(t) {
-			if endpoint.HandlerOf(path) != path {
-				t.Errorf("%s is asked, which an older version does not answer", path)
-			}
-		}
-	})
-	t.Run("the first upgrade to secret paths", func(t *testing.T) {
-		c.in(dir).documented(t, "kubectl apply -f berth/manifests/webhook/rbac.yaml")
-		c.documented(t, "kubectl -n berth-system set image deployment/berth-controller controller=registry.example.com/berth-controller:v2")
-		c.documented(t, "kubectl -n berth-system rollout status deployment/berth-controller", "--timeout=60s")
-		expectRunning(t, k, "controller")
-		kustomizationOf(t, dir, "v2")
-		asking := c.startAsking(t, pod.Name)
-		c.in(dir).documented(t, "kubectl apply -k .")
-		c.expectNewPaths(t, paths)
-		if refused, during := asking.stop(t); during > leaderChange {
-			t.Errorf("%d were refused in %s, the last with %v", len(refused), during, refused[len(refused)-1])
-		}
-		expectRunning(t, k, "scheduler", "controller")
-		c.expectVersion(t, "v2")
-	})
 	expectNothingForbidden(t, c.AuditLog())
-}
-
-// namePaths adds fixed webhook paths to the kustomization, as manifests had before paths were secret.
-func namePaths(t *testing.T, dir string) {
-	t.Helper()
-	file, err := os.OpenFile(filepath.Join(dir, "kustomization.yaml"), os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	text := "\npatches:\n"
-	for _, one := range []struct {
-		kind, name string
-		paths      []string
-	}{
-		{"ValidatingWebhookConfiguration", "berth-webhook", []string{endpoint.Spreads, endpoint.UnitedDeployments, endpoint.FederatedReplicaSets}},
-		{"MutatingWebhookConfiguration", "berth-webhook", []string{endpoint.Pods, endpoint.RequiredPods}},
-		{"ValidatingWebhookConfiguration", "berth-budget", []string{endpoint.BudgetPods, endpoint.BudgetPods, endpoint.BudgetPods, endpoint.BudgetPods, endpoint.Budgets}},
-		{"MutatingWebhookConfiguration", "berth-budget", []string{endpoint.Evictions}},
-	} {
-		text += fmt.Sprintf("- target: {kind: %s, name: %s}\n  patch: |\n", one.kind, one.name)
-		for i, path := range one.paths {
-			text += fmt.Sprintf("    - {op: add, path: /webhooks/%d/clientConfig/service/path, value: %s}\n", i, path)
-		}
-	}
-	if _, err := file.WriteString(text); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
@@ -231,8 +233,8 @@ func TestBadInputNamesTheFieldsOfItsVersion(t *testing.T) {
 }
 
 // TestUpgradeAndStorageMigration begins with objects of a definition that has only v1alpha1. A new controller and scheduler start although reading these
-// objects needs the conversion that the controller offers. The controller has them stored again. After that the scheduler places pods of an existing spread, and a
-// namespace can be deleted, while nobody converts.
+// objects needs the conversion that the controller offers. The controller has them stored again. After that the scheduler places pods of an existing spread while
+// nobody converts. At the end Berth is removed, although it is dead.
 func TestUpgradeAndStorageMigration(t *testing.T) {
 	harness.Long(t)
 	t.Parallel() // it has a cluster of its own
@@ -308,7 +310,7 @@ func TestUpgradeAndStorageMigration(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	controller := startProgram(t, "berth-controller", "--kubeconfig="+cluster.Sandbox.Kubeconfig(), "--metrics-bind-address=0",
+	controller := startProgram(t, "berth-controller", "--kubeconfig="+kubeconfigAs(t, cluster, "system:serviceaccount:berth-system:berth-controller"), "--metrics-bind-address=0",
 		fmt.Sprintf("--health-probe-bind-address=127.0.0.1:%d", ports[0]), "--webhook-host=127.0.0.1", fmt.Sprintf("--webhook-port=%d", ports[1]),
 		"--cert-dir="+filepath.Join(t.TempDir(), "certs"), "--shutdown-delay=0", "--leader-elect=false")
 	startScheduler(t, cluster, ports[2])
@@ -372,28 +374,15 @@ func TestUpgradeAndStorageMigration(t *testing.T) {
 	}
 	expectStored("v1beta1")
 
-	// The commands of docs/versioning.md, and the definitions of this version again.
-	back := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", commandsOf(t, "### Back to v1alpha1"))
-	back.Env = append(os.Environ(), "KUBECONFIG="+cluster.Sandbox.Kubeconfig(), "PATH="+harness.BinDir()+string(os.PathListSeparator)+os.Getenv("PATH"))
-	if out, err := back.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	expectStored("v1alpha1")
-	for _, content := range updated {
-		if err := cluster.ApplyYAML(ctx, "", string(content)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	expectStored("v1beta1")
-
 	// Nobody converts any more.
 	if err := controller.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	_ = controller.Wait() // it was killed
-	if _, err := cluster.Dynamic.Resource(oldSpreads).Namespace(ns).Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+	other := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": oldapps.GroupVersion.String(), "kind": "WorkloadSpread", "metadata": map[string]any{"name": "other"}, "spec": map[string]any{
-			"targetRef": map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "name": "other"}, "subsets": []any{map[string]any{"name": "a"}}}}}, metav1.CreateOptions{}); err == nil {
+			"targetRef": map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "name": "other"}, "subsets": []any{map[string]any{"name": "a"}}}}}
+	if _, err := cluster.Dynamic.Resource(oldSpreads).Namespace(ns).Create(ctx, other, metav1.CreateOptions{}); err == nil {
 		t.Error("a client of v1alpha1 wrote an object although nobody converts")
 	}
 	if _, err := cluster.Spread(ctx, ns, "web"); err != nil {
@@ -404,6 +393,77 @@ func TestUpgradeAndStorageMigration(t *testing.T) {
 		t.Fatal(err)
 	}
 	pods("a=1 b=3")
+
+	// Somebody had the API server store v1alpha1 again, and nobody has converted since. The commands of docs/install.md end what hangs then.
+	storeOld := `[{"op":"replace","path":"/spec/versions/0/storage","value":true},{"op":"replace","path":"/spec/versions/1/storage","value":false}]`
+	if _, err := definitions.Patch(ctx, endpoint.Definitions[0], types.JSONPatchType, []byte(storeOld), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	wait("an object of v1alpha1", func(ctx context.Context) (string, error) {
+		if _, err := cluster.Dynamic.Resource(oldSpreads).Namespace(ns).Create(ctx, other, metav1.CreateOptions{}); err != nil {
+			return err.Error(), nil //nolint:nilerr // the API server does not know of the change yet
+		}
+		return "", nil
+	})
+	namespaces := cluster.Client.CoreV1().Namespaces()
+	if err := namespaces.Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	wait("the namespace to hang", func(ctx context.Context) (string, error) {
+		left, err := namespaces.Get(ctx, ns, getOptions)
+		if err != nil {
+			return "", err
+		}
+		if hangs := slices.ContainsFunc(left.Status.Conditions, func(c corev1.NamespaceCondition) bool {
+			return c.Type == corev1.NamespaceDeletionContentFailure && c.Status == corev1.ConditionTrue
+		}); hangs {
+			return "", nil
+		}
+		return fmt.Sprintf("%+v", left.Status), nil
+	})
+	commands, err := harness.Commands("install.md", "## Removal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", commands)
+	script.Env = append(os.Environ(), "KUBECONFIG="+cluster.Sandbox.Kubeconfig(), "PATH="+harness.BinDir()+string(os.PathListSeparator)+os.Getenv("PATH"))
+	if out, err := script.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	gone := func(what string, get func(context.Context) error) {
+		t.Helper()
+		wait(what+" to be gone", func(ctx context.Context) (string, error) {
+			err := get(ctx)
+			if apierrors.IsNotFound(err) {
+				return "", nil
+			}
+			return what + " is there", err
+		})
+	}
+	gone("the namespace", func(ctx context.Context) error { _, err := namespaces.Get(ctx, ns, getOptions); return err })
+	for _, name := range append(slices.Clone(endpoint.Definitions), endpoint.UnitedDefinition) {
+		if err := definitions.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		gone(name, func(ctx context.Context) error { _, err := definitions.Get(ctx, name, getOptions); return err })
+	}
+}
+
+// kubeconfigAs writes a kubeconfig with which the administrator acts as this user, with no more rights than that user has.
+func kubeconfigAs(t *testing.T, cluster *harness.Cluster, user string) string {
+	t.Helper()
+	config, err := clientcmd.LoadFromFile(cluster.Sandbox.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, who := range config.AuthInfos {
+		who.Impersonate = user
+	}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // startProgram starts a program of Berth, which ends with the test.
@@ -456,23 +516,4 @@ func startScheduler(t *testing.T, cluster *harness.Cluster, port int) {
 	scheduler = startProgram(t, "berth-scheduler", "--config="+path, "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--cert-dir="+t.TempDir(),
 		"--authentication-kubeconfig="+cluster.Sandbox.Kubeconfig(), "--authorization-kubeconfig="+cluster.Sandbox.Kubeconfig(), "--v=2")
 	t.Cleanup(func() { scheduler = nil })
-}
-
-// commandsOf are the blocks of commands in a section of docs/versioning.md.
-func commandsOf(t *testing.T, heading string) string {
-	t.Helper()
-	page, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "versioning.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(page), heading+"\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	blocks := strings.Split(section, "```bash\n")[1:]
-	for i := range blocks {
-		blocks[i], _, _ = strings.Cut(blocks[i], "```\n")
-	}
-	if len(blocks) != 2 {
-		t.Fatalf("%s has %d blocks of commands, want 2", heading, len(blocks))
-	}
-	return strings.Join(blocks, "\n")
 }
