@@ -338,43 +338,6 @@ func TestManyRequestsForOnePodInOneDecisionAreOneApproval(t *testing.T) {
 	}
 }
 
-func TestExpectedWait(t *testing.T) {
-	now := time.Unix(10000, 0)
-	readyAfter := func(start time.Duration) *corev1.Pod {
-		return pod(func(p *corev1.Pod) {
-			p.CreationTimestamp = metav1.NewTime(time.Unix(100, 0))
-			p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(time.Unix(100, 0).Add(start))
-		})
-	}
-	starting := func(age time.Duration) *corev1.Pod {
-		return pod(func(p *corev1.Pod) {
-			p.CreationTimestamp, p.Status.Conditions = metav1.NewTime(now.Add(-age)), nil
-		})
-	}
-	tests := map[string]struct {
-		pods        []*corev1.Pod
-		more        int
-		wait, takes time.Duration
-	}{
-		"a pod that starts has done a part of it":    {[]*corev1.Pod{readyAfter(40 * time.Second), starting(15 * time.Second)}, 1, 25 * time.Second, 40 * time.Second},
-		"of several the first suffices":              {[]*corev1.Pod{readyAfter(40 * time.Second), starting(time.Second), starting(15 * time.Second)}, 1, 25 * time.Second, 40 * time.Second},
-		"if two are missing it does not":             {[]*corev1.Pod{readyAfter(40 * time.Second), starting(time.Second), starting(15 * time.Second)}, 2, 39 * time.Second, 40 * time.Second},
-		"one that is yet to be made takes all of it": {[]*corev1.Pod{readyAfter(40 * time.Second)}, 1, 40 * time.Second, 40 * time.Second},
-		"one that does not come up tells nothing":    {[]*corev1.Pod{readyAfter(40 * time.Second), starting(time.Hour)}, 1, 40 * time.Second, 40 * time.Second},
-		"one that is late is expected any moment":    {[]*corev1.Pod{readyAfter(40 * time.Second), starting(45 * time.Second)}, 1, time.Second, 40 * time.Second},
-		"a clock that is behind":                     {[]*corev1.Pod{readyAfter(40 * time.Second), starting(-time.Hour)}, 1, 40 * time.Second, 40 * time.Second},
-		"most pods tell, not those that came back":   {[]*corev1.Pod{readyAfter(2 * time.Second), readyAfter(3 * time.Second), readyAfter(2 * time.Hour)}, 1, 3 * time.Second, 3 * time.Second},
-		"no pod is ready":                            {[]*corev1.Pod{starting(time.Second)}, 1, 0, 0},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			if wait, takes := ExpectedWait(tc.pods, tc.more, now); wait != tc.wait || takes != tc.takes {
-				t.Errorf("got %v of %v, want %v of %v", wait, takes, tc.wait, tc.takes)
-			}
-		})
-	}
-}
-
 // pod makes a pod that is available.
 func pod(change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{

@@ -26,10 +26,9 @@ type Guard struct {
 	// remembered and committed list the budgets of a namespace: remembered as the API server has them in memory, committed as its store has them.
 	remembered *registry
 	committed  *registry
-	// above reads the owners of pods.
-	above      *objects
-	namespaces *namespaces
-	policies   *policies
+	// above reads the owners and the namespaces of pods.
+	above    *objects
+	policies *policies
 	// cached finds the budgets of a namespace. No approval relies on it alone: the guard reads the budget live, or the write of the ledger proves it.
 	cached client.Reader
 	live   client.Reader
@@ -109,7 +108,7 @@ func (g *Guard) decide(ctx context.Context, request Request) (verdict, error) {
 		return i.answer, nil
 	}
 	// No budget may stop the deletion of a namespace.
-	terminating, err := g.namespaces.isTerminating(ctx, request.Pod.Namespace)
+	terminating, err := g.isTerminating(ctx, request.Pod.Namespace)
 	if err != nil {
 		return verdict{}, err
 	}
@@ -117,6 +116,15 @@ func (g *Guard) decide(ctx context.Context, request Request) (verdict, error) {
 		return verdict{Verdict: budget.Verdict{Allowed: true, Reason: v1beta1.ReasonNamespaceTerminating}}, nil
 	}
 	return i.answer, nil
+}
+
+// isTerminating is true if the namespace is being deleted, or is gone.
+func (g *Guard) isTerminating(ctx context.Context, name string) (bool, error) {
+	namespace, err := g.above.ask(ctx, objectKey{corev1.SchemeGroupVersion.WithKind("Namespace"), types.NamespacedName{Name: name}}).wait(ctx)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	return err == nil && namespace.DeletionTimestamp != nil, err
 }
 
 // inquiry is a request and the state of its decision.
@@ -263,17 +271,10 @@ func (v verdict) and(next verdict) verdict {
 	return v
 }
 
-// refusedBy adds to a refusal the budget that refuses, and how long the refusal is likely to last. It leaves an approval as it is.
-func (v *verdict) refusedBy(pub *v1beta1.PodUnavailableBudget, t budget.Tally, pods []*corev1.Pod, now time.Time) {
-	if v.Allowed {
-		return
-	}
-	v.by = &corev1.ObjectReference{APIVersion: v1beta1.GroupVersion.String(), Kind: "PodUnavailableBudget", Namespace: pub.Namespace, Name: pub.Name, UID: pub.UID}
-	if v.Reason != v1beta1.ReasonBudgetExhausted && v.Reason != v1beta1.ReasonBudgetUnhealthy || t.Desired >= t.Total {
-		return
-	}
-	if wait, takes := budget.ExpectedWait(pods, int(t.Desired+1-t.Available), now); wait > 0 {
-		v.Message += fmt.Sprintf(" (in about %s: its pods take %s to become ready)", wait, takes)
+// refusedBy adds to a refusal the budget that refuses. It leaves an approval as it is.
+func (v *verdict) refusedBy(pub *v1beta1.PodUnavailableBudget) {
+	if !v.Allowed {
+		v.by = &corev1.ObjectReference{APIVersion: v1beta1.GroupVersion.String(), Kind: "PodUnavailableBudget", Namespace: pub.Namespace, Name: pub.Name, UID: pub.UID}
 	}
 }
 
@@ -373,12 +374,12 @@ func (s *store) judge(pub *v1beta1.PodUnavailableBudget, counted *snapshot, requ
 	for _, index := range trial.index { // each alone: a dry run takes no room from the next
 		one := policy.Decide(facts, trial.take(index), s.now())
 		verdicts[index].Verdict = one.Verdicts[0]
-		verdicts[index].refusedBy(pub, one.Tally, count.Pods, s.clock.Now())
+		verdicts[index].refusedBy(pub)
 	}
 	decision := policy.Decide(facts, binding.requests, s.now())
 	for i, index := range binding.index {
 		verdicts[index].Verdict = decision.Verdicts[i]
-		verdicts[index].refusedBy(pub, decision.Tally, count.Pods, s.clock.Now())
+		verdicts[index].refusedBy(pub)
 	}
 	return verdicts, decision
 }

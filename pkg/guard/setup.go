@@ -47,9 +47,6 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 	}
 	g := New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetCache(), opts)
 	g.teller = newTeller(mgr.GetEventRecorder("berth-controller"), g.clock)
-	if err := mgr.Add(g.teller); err != nil {
-		return fmt.Errorf("adding the sender of refusal events: %w", err)
-	}
 	register(endpoint.BudgetPods, &admission.Webhook{Handler: &podHandler{
 		guard: g, decoder: admission.NewDecoder(mgr.GetScheme()), live: mgr.GetAPIReader(), clock: g.clock,
 	}})
@@ -76,6 +73,6 @@ func New(writer client.Client, live, cached client.Reader, opts Options) *Guard 
 	}
 	return &Guard{
 		remembered: newRegistry(live, fromMemory), committed: newRegistry(live, committed), above: newObjects(live),
-		namespaces: newNamespaces(live, opts.Clock), policies: newPolicies(), cached: cached, live: live, clock: opts.Clock, lines: newLines(s, opts.AnswerTimeout),
+		policies: newPolicies(), cached: cached, live: live, clock: opts.Clock, lines: newLines(s, opts.AnswerTimeout),
 	}
 }

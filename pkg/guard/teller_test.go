@@ -37,9 +37,7 @@ func telling(t *testing.T, test func(t *testing.T, teller *teller, h *heard)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		h := &heard{}
-		teller := newTeller(h, clock.RealClock{})
-		go func() { _ = teller.Start(t.Context()) }() // it returns nil when the context ends
-		test(t, teller, h)
+		test(t, newTeller(h, clock.RealClock{}), h)
 	})
 }
 
@@ -60,7 +58,6 @@ func TestARefusalIsToldOnThePodAndOnTheBudget(t *testing.T) {
 			if _, err := g.Decide(t.Context(), Request{Pod: pod(i), Operation: v1beta1.OperationEvict, DryRun: dryRun}); err != nil {
 				t.Fatal(err)
 			}
-			synctest.Wait()
 		}
 		ask(0, false)
 		ask(1, true)
@@ -94,50 +91,14 @@ func TestANamespaceWithManyRefusalsKeepsNoOtherFromBeingHeard(t *testing.T) {
 		t.Helper()
 		for i := range 5000 {
 			teller.refused(refusedPod("loud", fmt.Sprint(i)))
-			if i%100 == 0 {
-				synctest.Wait()
-			}
 		}
-		synctest.Wait()
 		loud := len(h.lines)
 		teller.refused(refusedPod("quiet", "a"))
-		synctest.Wait()
 		if loud != mostOfNamespace || len(h.lines) != loud+2 || !slices.ContainsFunc(h.lines, func(l string) bool { return strings.HasPrefix(l, "Pod a,") }) {
 			t.Errorf("got %d events of the loud namespace and %d of the quiet one", loud, len(h.lines)-loud)
 		}
-		if n := teller.last.Len(); n > mostRemembered {
+		if n := teller.limits.Len(); n > mostRemembered {
 			t.Errorf("%d objects are remembered", n)
 		}
 	})
-}
-
-func TestARefusalIsNotHeldUpByThoseThatWaitToBeTold(t *testing.T) {
-	teller := newTeller(&heard{}, clock.RealClock{}) // nobody starts it
-	for i := range 2 * mostWaiting {
-		teller.refused(refusedPod("ns", fmt.Sprint(i)))
-	}
-	if n := len(teller.waiting); n != mostWaiting {
-		t.Errorf("%d wait, want %d", n, mostWaiting)
-	}
-}
-
-func TestARefusalSaysHowLongItIsLikelyToLast(t *testing.T) {
-	c := cluster(t, 3, interceptor.Funcs{})
-	for i := range 3 {
-		p := pod(i)
-		p.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
-		p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(p.CreationTimestamp.Add(40 * time.Second))
-		if err := c.Delete(t.Context(), pod(i)); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Create(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
-	}
-	g := New(c, c, c, Options{})
-	decide(t, g, 0)
-	v, err := g.Decide(t.Context(), Request{Pod: pod(1), Operation: v1beta1.OperationDelete})
-	if err != nil || !strings.HasSuffix(v.Message, "try again when more are available (in about 40s: its pods take 40s to become ready)") {
-		t.Errorf("got %q, %v", v.Message, err)
-	}
 }
