@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"time"
@@ -19,6 +20,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	clientconfig "sigs.k8s.io/controller-runtime/pkg/client/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/berth-project/berth/pkg/autoscaler"
@@ -85,7 +87,8 @@ func main() {
 
 func (f *flags) addTo(set *flag.FlagSet) {
 	set.BoolVar(&f.version, "version", false, "Print the version and exit.")
-	set.StringVar(&f.metricsAddress, "metrics-bind-address", "127.0.0.1:8080", "Address that serves /metrics; 0 disables it.")
+	set.StringVar(&f.metricsAddress, "metrics-bind-address", "127.0.0.1:8443",
+		"Address that serves /metrics; 0 disables it. At 127.0.0.1 it is plain HTTP. At any other address it is HTTPS with a certificate that the replica signs itself, and the client needs a token that may get /metrics.")
 	set.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081", "Address that serves /healthz and /readyz; 0 disables them.")
 	set.BoolVar(&f.leaderElect, "leader-elect", true, "Run controllers only while holding the lease berth-controller, so that several replicas can run.")
 	set.StringVar(&f.leaderElectionNamespace, "leader-election-namespace", "berth-system", "Namespace of the lease.")
@@ -121,6 +124,15 @@ func (f *flags) addTo(set *flag.FlagSet) {
 		"JSON file with the credential plugins that ClusterProfiles may choose from in status.accessProviders. The file is read at the start. Empty means none.")
 	clientconfig.RegisterFlags(set)
 	klog.InitFlags(set)
+}
+
+// metrics are served to everybody at 127.0.0.1, and else to clients that the API server authenticates and lets get /metrics.
+func (f *flags) metrics() metricsserver.Options {
+	options := metricsserver.Options{BindAddress: f.metricsAddress}
+	if host, _, err := net.SplitHostPort(f.metricsAddress); err == nil && host != "127.0.0.1" {
+		options.SecureServing, options.FilterProvider = true, filters.WithAuthenticationAndAuthorization
+	}
+	return options
 }
 
 func run(ctx context.Context, f flags) error {
@@ -165,7 +177,7 @@ func run(ctx context.Context, f flags) error {
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
 		Cache:                         controller.CacheOptions(),
-		Metrics:                       metricsserver.Options{BindAddress: f.metricsAddress},
+		Metrics:                       f.metrics(),
 		HealthProbeBindAddress:        f.healthAddress,
 		LeaderElection:                f.leaderElect,
 		LeaderElectionID:              "berth-controller",

@@ -280,7 +280,7 @@ func TestValuesReachTheirObjects(t *testing.T) {
 		"what may be called":       {"networkPolicy.egress[0].ports[0].port=6443", "NetworkPolicy", "berth-scheduler", []string{"spec", "policyTypes"}, []any{"Ingress", "Egress"}},
 		"who may ask the webhook": {"networkPolicy.webhookFrom[0].ipBlock.cidr=10.0.0.0/28", "NetworkPolicy", "berth-controller", []string{"spec", "ingress"}, []any{
 			map[string]any{"from": []any{map[string]any{"ipBlock": map[string]any{"cidr": "10.0.0.0/28"}}}, "ports": []any{map[string]any{"port": int64(9443), "protocol": "TCP"}}},
-			map[string]any{"from": []any{map[string]any{"namespaceSelector": map[string]any{}}}, "ports": []any{map[string]any{"port": int64(8080), "protocol": "TCP"}}}}},
+			map[string]any{"from": []any{map[string]any{"namespaceSelector": map[string]any{}}}, "ports": []any{map[string]any{"port": int64(8443), "protocol": "TCP"}}}}},
 		"who may ask for metrics": {"networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus", "NetworkPolicy", "berth-scheduler", []string{"spec", "ingress"}, []any{map[string]any{"from": []any{map[string]any{"podSelector": map[string]any{"matchLabels": map[string]any{"app": "prometheus"}}}}, "ports": []any{map[string]any{"port": int64(10259), "protocol": "TCP"}}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -305,7 +305,7 @@ func TestValuesReachTheirObjects(t *testing.T) {
 	t.Run("image, pull policy, resources and arguments of a component", func(t *testing.T) {
 		got := container(t, templated(t, "image.pullPolicy=Always", "controller.image=mine/controller@sha256:1", "controller.extraArgs={--v=4}", "controller.resources.limits.memory=1Gi"), "berth-controller")
 		for field, want := range map[string]any{
-			"image": "mine/controller@sha256:1", "imagePullPolicy": "Always", "args": []any{"--webhook-certs=managed", "--metrics-bind-address=:8080", "--v=4"},
+			"image": "mine/controller@sha256:1", "imagePullPolicy": "Always", "args": []any{"--webhook-certs=managed", "--metrics-bind-address=:8443", "--v=4"},
 			"resources": map[string]any{"requests": map[string]any{"cpu": "100m", "memory": "128Mi"}, "limits": map[string]any{"memory": "1Gi"}},
 		} {
 			if diff := cmp.Diff(want, got[field]); diff != "" {
@@ -315,7 +315,7 @@ func TestValuesReachTheirObjects(t *testing.T) {
 	})
 	t.Run("a node autoscaler that Berth cannot see", func(t *testing.T) {
 		got := container(t, templated(t, "nodeAutoscaler=present"), "berth-controller")["args"]
-		if diff := cmp.Diff([]any{"--webhook-certs=managed", "--metrics-bind-address=:8080", "--node-autoscaler=present"}, got); diff != "" {
+		if diff := cmp.Diff([]any{"--webhook-certs=managed", "--metrics-bind-address=:8443", "--node-autoscaler=present"}, got); diff != "" {
 			t.Errorf("args (-want +got):\n%s", diff)
 		}
 	})
@@ -326,7 +326,7 @@ func TestValuesReachTheirObjects(t *testing.T) {
 				t.Errorf("%s %s is left", kind, object.GetName())
 			}
 		}
-		if diff := cmp.Diff([]any{"--webhooks=false", "--metrics-bind-address=:8080", "--budgets=false"}, container(t, objects, "berth-controller")["args"]); diff != "" {
+		if diff := cmp.Diff([]any{"--webhooks=false", "--metrics-bind-address=:8443", "--budgets=false"}, container(t, objects, "berth-controller")["args"]); diff != "" {
 			t.Errorf("args (-want +got):\n%s", diff)
 		}
 	})
@@ -337,7 +337,7 @@ func TestValuesReachTheirObjects(t *testing.T) {
 				t.Errorf("%s %s is left", object.GetKind(), object.GetName())
 			}
 		}
-		if diff := cmp.Diff([]any{"--webhook-certs=managed", "--metrics-bind-address=:8080", "--united-deployments=false"}, container(t, objects, "berth-controller")["args"]); diff != "" {
+		if diff := cmp.Diff([]any{"--webhook-certs=managed", "--metrics-bind-address=:8443", "--united-deployments=false"}, container(t, objects, "berth-controller")["args"]); diff != "" {
 			t.Errorf("args (-want +got):\n%s", diff)
 		}
 		if diff := cmp.Diff(len(templated(t))-6, len(objects)); diff != "" {

@@ -528,8 +528,8 @@ func TestInstallWithKustomize(t *testing.T) {
 
 	token := c.metricsToken(t)
 	expectMetrics(t, k, "scheduler", "secure", corev1.URISchemeHTTPS, token, "scheduler_workloadspread_slots")
-	expectMetrics(t, k, "controller", "metrics", corev1.URISchemeHTTP, "", "berth_budget_decisions_total")
-	for _, p := range k.of("scheduler") {
+	expectMetrics(t, k, "controller", "secure", corev1.URISchemeHTTPS, token, "berth_budget_decisions_total")
+	for _, p := range append(k.of("scheduler"), k.of("controller")...) {
 		if url, err := p.url(corev1.URISchemeHTTPS, "secure", "/metrics"); err != nil {
 			t.Error(err)
 		} else if _, err := get(t.Context(), url, ""); err == nil {
@@ -556,7 +556,9 @@ func TestInstallWithKustomize(t *testing.T) {
 
 	pods := c.leavePending(t)
 	c.kubectl(t, "-n", berthSystem, "scale", "deployment", "--all", "--replicas=0") // it is dead when it is removed. With Helm it lives
-	c.kubectl(t, "-n", berthSystem, "wait", "--for=delete", "pods", "--all", "--timeout=60s")
+	waitFor(t, "no pod of Berth", func(context.Context) (string, error) {
+		return c.kubectl(t, "-n", berthSystem, "get", "pods", "-l", "app.kubernetes.io/component in (scheduler, controller)", "-o", "name"), nil
+	})
 	c.in(dir).documented(t, "kubectl delete -k .", "--timeout=80s")
 	c.expectGone(t, pods)
 	for _, component := range []string{"scheduler", "controller"} {

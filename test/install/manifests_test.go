@@ -119,7 +119,7 @@ func TestTheNetworkPoliciesLetThrough(t *testing.T) {
 	anyone, anyPod := "anyone", "any pod"
 	want := map[string][]rule{
 		"berth-scheduler":   {{anyPod, []int32{10259}}},
-		"berth-controller":  {{anyone, []int32{9443}}, {anyPod, []int32{8080}}},
+		"berth-controller":  {{anyone, []int32{9443}}, {anyPod, []int32{8443}}},
 		"berth-descheduler": {{anyPod, []int32{10258}}},
 	}
 	got := map[string][]rule{}

@@ -1024,7 +1024,7 @@ func TestCertificatesFromCertManager(t *testing.T) {
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &d); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff([]string{"--webhook-certs=provided", "--metrics-bind-address=:8080"}, d.Spec.Template.Spec.Containers[0].Args); diff != "" {
+			if diff := cmp.Diff([]string{"--webhook-certs=provided", "--metrics-bind-address=:8443"}, d.Spec.Template.Spec.Containers[0].Args); diff != "" {
 				t.Errorf("args (-want +got):\n%s", diff)
 			}
 			if volume := d.Spec.Template.Spec.Volumes[0]; volume.Secret == nil || volume.Secret.SecretName != "berth-webhook-cert" {
