@@ -176,6 +176,7 @@ func run(ctx context.Context, f flags) error {
 	config.DisableCompression = true // compression takes longer than it saves, and deletions wait for lists of pods
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
+		MapperProvider:                newKinds,
 		Cache:                         controller.CacheOptions(),
 		Metrics:                       f.metrics(),
 		HealthProbeBindAddress:        f.healthAddress,

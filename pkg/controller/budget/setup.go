@@ -36,8 +36,9 @@ type Options struct {
 }
 
 const (
-	// concurrentReconciles is how many budgets the controller reconciles at a time. No budget is reconciled by two workers at once.
-	concurrentReconciles = 8
+	// concurrentReconciles is how many budgets the controller reconciles at a time. No budget is reconciled by two workers at once. A worker that waits costs next
+	// to nothing, so there are more than a tenant with a few namespaces can occupy.
+	concurrentReconciles = 32
 	// concurrentOfNamespace is how many of them may be of one namespace. Some kinds of owners take the API server long to read.
 	concurrentOfNamespace = 4
 )
