@@ -35,13 +35,6 @@ type Options struct {
 	NodeAutoscaler *autoscaler.Detector
 }
 
-const (
-	// concurrentReconciles is how many spreads are reconciled at the same time, each by one worker.
-	concurrentReconciles = 8
-	// concurrentOfNamespace is how many of them may be of one namespace. Some kinds of workloads take the API server long to read.
-	concurrentOfNamespace = 4
-)
-
 // Setup adds the status controller of WorkloadSpreads to the manager, whose cache must have been made with CacheOptions. The lineage must be of the
 // same manager. The context is used until Setup returns.
 func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Options) error {
@@ -69,8 +62,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	}
 	c, err := controller.New("workloadspread", mgr, controller.Options{
 		Reconciler:              reconciler,
-		MaxConcurrentReconciles: concurrentReconciles,
-		NewQueue:                turns.NewQueue(concurrentOfNamespace),
+		MaxConcurrentReconciles: turns.Workers,
+		NewQueue:                turns.NewQueue(turns.OfNamespace),
 	})
 	if err != nil {
 		return fmt.Errorf("making the controller: %w", err)

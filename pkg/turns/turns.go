@@ -9,6 +9,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
+const (
+	// Workers is how many requests a controller serves at a time. A worker that waits costs next to nothing, so there are more than a tenant with a few namespaces
+	// can occupy.
+	Workers = 32
+	// OfNamespace is how many of them may be of one namespace. Some objects take the API server long to read.
+	OfNamespace = 4
+)
+
 // NewQueue makes functions that make the queue of a controller, for NewQueue in the controller options of controller-runtime. most is how many requests of
 // one namespace are served at a time. If the controller has more workers, some are left for other namespaces while those of one namespace take long.
 func NewQueue(most int) func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {

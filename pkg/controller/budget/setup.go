@@ -36,14 +36,6 @@ type Options struct {
 }
 
 const (
-	// concurrentReconciles is how many budgets the controller reconciles at a time. No budget is reconciled by two workers at once. A worker that waits costs next
-	// to nothing, so there are more than a tenant with a few namespaces can occupy.
-	concurrentReconciles = 32
-	// concurrentOfNamespace is how many of them may be of one namespace. Some kinds of owners take the API server long to read.
-	concurrentOfNamespace = 4
-)
-
-const (
 	// After an error the controller retries a budget with exponential backoff from firstRetry up to lastRetry. Without the backoff, thousands of failing
 	// budgets would delay other namespaces.
 	firstRetry = 200 * time.Millisecond
@@ -80,8 +72,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 	}
 	c, err := controller.New(opts.Name, mgr, controller.Options{
 		Reconciler:              r,
-		MaxConcurrentReconciles: concurrentReconciles,
-		NewQueue:                turns.NewQueue(concurrentOfNamespace),
+		MaxConcurrentReconciles: turns.Workers,
+		NewQueue:                turns.NewQueue(turns.OfNamespace),
 		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
 		ReconciliationTimeout:   reconcileTimeout,
 	})

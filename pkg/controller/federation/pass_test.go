@@ -32,6 +32,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	model "github.com/berth-project/berth/pkg/federation"
 	"github.com/berth-project/berth/pkg/members"
+	"github.com/berth-project/berth/pkg/turns"
 )
 
 // fleet is a hub with many clusters, without API servers. The caches of the clusters are real, and what is written is in them at once.
@@ -245,7 +246,7 @@ func (f *fleet) pass(t testing.TB, r *reconciler) {
 	t.Helper()
 	requests := make(chan reconcile.Request)
 	var workers sync.WaitGroup
-	for range concurrentReconciles {
+	for range turns.Workers {
 		workers.Go(func() {
 			for request := range requests {
 				if _, err := r.Reconcile(t.Context(), request); err != nil {

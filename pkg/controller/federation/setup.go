@@ -21,9 +21,6 @@ import (
 )
 
 const (
-	// concurrentReconciles is how many FederatedReplicaSets are reconciled at the same time, and concurrentOfNamespace how many of them may be of one namespace.
-	concurrentReconciles  = 8
-	concurrentOfNamespace = 4
 	// After an error a FederatedReplicaSet is tried again with exponential backoff from firstRetry up to lastRetry.
 	firstRetry = 200 * time.Millisecond
 	lastRetry  = time.Minute
@@ -51,8 +48,8 @@ func Setup(mgr ctrl.Manager, set *members.Set, opts Options) error {
 	}
 	c, err := controller.New("federatedreplicaset", mgr, controller.Options{
 		Reconciler:              r,
-		MaxConcurrentReconciles: concurrentReconciles,
-		NewQueue:                turns.NewQueue(concurrentOfNamespace),
+		MaxConcurrentReconciles: turns.Workers,
+		NewQueue:                turns.NewQueue(turns.OfNamespace),
 		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
 	})
 	if err != nil {

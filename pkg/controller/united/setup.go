@@ -37,10 +37,6 @@ type Options struct {
 }
 
 const (
-	// concurrentReconciles is how many UnitedDeployments are reconciled at the same time, each by one worker.
-	concurrentReconciles = 8
-	// concurrentOfNamespace is how many of them may be of one namespace.
-	concurrentOfNamespace = 4
 	// After an error a UnitedDeployment is tried again with exponential backoff from firstRetry up to lastRetry.
 	firstRetry = 200 * time.Millisecond
 	lastRetry  = time.Minute
@@ -76,8 +72,8 @@ func Setup(_ context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Op
 	}
 	c, err := controller.New("uniteddeployment", mgr, controller.Options{
 		Reconciler:              r,
-		MaxConcurrentReconciles: concurrentReconciles,
-		NewQueue:                turns.NewQueue(concurrentOfNamespace),
+		MaxConcurrentReconciles: turns.Workers,
+		NewQueue:                turns.NewQueue(turns.OfNamespace),
 		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
 		ReconciliationTimeout:   reconcileTimeout,
 	})
