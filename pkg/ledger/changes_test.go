@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
+	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/testkit/worlds"
 )
 
@@ -270,5 +271,27 @@ func newsInAnyOrder(t rapid.TB, h *worlds.History) {
 	}
 	if w.ledger.counts.Stages[Bound] != 6 {
 		t.Errorf("counts %v", w.ledger.counts)
+	}
+}
+
+// TestEachRevisionFillsTheSubsetsForItself: however the controller of the workload names its revisions.
+func TestEachRevisionFillsTheSubsetsForItself(t *testing.T) {
+	for _, label := range subset.RevisionLabels {
+		t.Run(label, func(t *testing.T) {
+			w := newWorld(t, 4)
+			w.spread(1, `{subsets: [{name: a, maxReplicas: 2}, {name: b}]}`)
+			for _, revision := range []string{"blue", "green"} {
+				for i, want := range []string{"a", "a", "b"} {
+					pod := w.pod(fmt.Sprint(revision, i))
+					pod.Labels = map[string]string{label: revision}
+					w.see(pod)
+					d := w.schedule(pod)
+					if d.Name() != want {
+						t.Errorf("%s is in %q, want %q", pod.Name, d.Name(), want)
+					}
+					w.see(onNode(pod, "node-a", d.Name()))
+				}
+			}
+		})
 	}
 }

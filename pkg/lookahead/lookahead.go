@@ -59,17 +59,11 @@ type answerer struct {
 // Start answers and reports until the context ends, while leads returns true. It needs informers of the factory, which must not run yet and which the caller starts. Where the API
 // server has no UnitedDeployments, or the scheduler may not read them, it tries again from time to time.
 func Start(ctx context.Context, client dynamic.Interface, typed kubernetes.Interface, factory informers.SharedInformerFactory, leads func() bool) error {
-	filters, err := fit.NewFilters(ctx, typed, factory)
+	a, r, err := newWorkers(ctx, client, typed, factory, leads)
 	if err != nil {
 		return err
 	}
 	core := factory.Core().V1()
-	a := &answerer{
-		client: client, filters: filters, clock: clock.RealClock{}, leads: leads, pods: core.Pods().Lister(), nodes: core.Nodes().Lister(),
-		uniteds: dynamicinformer.NewFilteredDynamicInformer(client, v1beta1.Resource, metav1.NamespaceAll, resync, cache.Indexers{}, nil).Informer(),
-		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[cache.ObjectName]()),
-	}
-	r := &reporter{client: typed, filters: filters, clock: clock.RealClock{}, pods: a.pods, nodes: a.nodes, sets: factory.Apps().V1().ReplicaSets().Lister(), leads: leads}
 	if err := a.uniteds.SetTransform(keep); err != nil {
 		return fmt.Errorf("setting the transform of UnitedDeployments: %w", err)
 	}
@@ -95,6 +89,24 @@ func Start(ctx context.Context, client dynamic.Interface, typed kubernetes.Inter
 		<-ctx.Done()
 	}()
 	return nil
+}
+
+// newWorkers makes what answers and what reports. Both work at the same time, and a picture of filters belongs to one of them, so each has its own.
+func newWorkers(ctx context.Context, client dynamic.Interface, typed kubernetes.Interface, factory informers.SharedInformerFactory, leads func() bool) (*answerer, *reporter, error) {
+	var filters [2]*fit.Filters
+	for i := range filters {
+		var err error
+		if filters[i], err = fit.NewFilters(ctx, typed, factory); err != nil {
+			return nil, nil, err
+		}
+	}
+	core := factory.Core().V1()
+	a := &answerer{
+		client: client, filters: filters[0], clock: clock.RealClock{}, leads: leads, pods: core.Pods().Lister(), nodes: core.Nodes().Lister(),
+		uniteds: dynamicinformer.NewFilteredDynamicInformer(client, v1beta1.Resource, metav1.NamespaceAll, resync, cache.Indexers{}, nil).Informer(),
+		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[cache.ObjectName]()),
+	}
+	return a, &reporter{client: typed, filters: filters[1], clock: clock.RealClock{}, pods: a.pods, nodes: a.nodes, sets: factory.Apps().V1().ReplicaSets().Lister(), leads: leads}, nil
 }
 
 // onWatchError says little where UnitedDeployments are not installed, or switched off.

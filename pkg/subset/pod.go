@@ -105,12 +105,18 @@ func costOf(pod *corev1.Pod) *int32 {
 	return &value32
 }
 
-// RevisionOf is the rollout revision of a pod, from the label that its workload's controller sets. Empty for workloads without revisions.
+// RevisionLabels are those with which controllers of workloads tell their revisions apart, each the label of ReplicaSets, of Argo Rollouts, and of StatefulSets and
+// other kinds with ControllerRevisions. A pod has one of them, or none.
+var RevisionLabels = []string{"pod-template-hash", "rollouts-pod-template-hash", "controller-revision-hash"}
+
+// RevisionOf is the rollout revision of a pod: the first of RevisionLabels that it has. Empty for workloads without revisions.
 func RevisionOf(pod *corev1.Pod) string {
-	if hash := pod.Labels["pod-template-hash"]; hash != "" {
-		return hash
+	for _, label := range RevisionLabels {
+		if hash := pod.Labels[label]; hash != "" {
+			return hash
+		}
 	}
-	return pod.Labels["controller-revision-hash"]
+	return ""
 }
 
 // RecordOf is the record that Berth left on a pod. It is nil for an unbound pod, and for a record with another UID than the pod's: anybody

@@ -657,7 +657,7 @@ func (s *state) workloadOf(p *pod) string {
 func readPod(object *unstructured.Unstructured) *pod {
 	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
 	labels := object.GetLabels()
-	p := &pod{scope: labels["pod-template-hash"] + labels["controller-revision-hash"], owner: controllerOf(object),
+	p := &pod{scope: labels["pod-template-hash"] + labels["rollouts-pod-template-hash"] + labels["controller-revision-hash"], owner: controllerOf(object),
 		active: object.GetDeletionTimestamp() == nil && phase != "Succeeded" && phase != "Failed"}
 	nodeName, _, _ := unstructured.NestedString(object.Object, "spec", "nodeName")
 	p.bound = nodeName != ""

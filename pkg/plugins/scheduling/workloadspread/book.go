@@ -25,7 +25,7 @@ type book struct {
 	clock delayingClock
 	// activate makes the scheduling queue try pods soon.
 	activate func(map[string]*corev1.Pod)
-	// cached is true if the informer cache holds this very pod. Then its deletion will be reported.
+	// cached is true if the informer cache holds this very pod, which may still run. Then its end will be reported.
 	cached func(*corev1.Pod) bool
 	// owners reads owners and workloads that the ledger asks for; see ledger.Effects.
 	owners ownerReader
@@ -71,6 +71,11 @@ func (b *book) apply(event ledger.Event) ledger.Effects {
 	b.mu.Unlock()
 	b.carryOut(&fx)
 	return fx
+}
+
+// mayStillRun is true if the cached pod is this one and has not ended. A deleted pod with a finalizer stays in the cache, and the ledger has heard of its end.
+func mayStillRun(cached, pod *corev1.Pod) bool {
+	return cached.UID == pod.UID && subset.IsActive(cached)
 }
 
 // ask applies PodAsks. It first shows the ledger a pod that it has not seen, unless the pod was deleted while it was in the queue: nothing would ever

@@ -48,3 +48,18 @@ func TestTheReplicasAreReadForASpreadThatIsCreatedAgain(t *testing.T) {
 	show("third", "other")
 	read.expect(t, "other")
 }
+
+// TestADeletedPodWithAFinalizerTakesNoSlot: it is deleted after the queue has handed it out, and its finalizer keeps it in the cache.
+func TestADeletedPodWithAFinalizerTakesNoSlot(t *testing.T) {
+	w := newWorld(t, 3)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+	deleted := w.pod("deleted")
+	deleted.Finalizers = []string{"batch.kubernetes.io/job-tracking"}
+	w.see(terminating(deleted))
+	if got := w.asks(deleted); got == "a" {
+		t.Error("it gets a slot")
+	}
+	if got := w.asks(w.pod("next")); got != "a" {
+		t.Errorf("the next pod gets %q", got)
+	}
+}

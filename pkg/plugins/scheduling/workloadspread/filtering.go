@@ -164,13 +164,23 @@ func resultOf(answer *ledger.Answer) string {
 // PreFilterExtensions implements fwk.PreFilterPlugin. The decision does not depend on the pods of a node.
 func (s *Spread) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// Filter keeps the pod inside its subset. It must not rely on a PreFilterResult: the scheduler tries nominated nodes without it.
+// noSubset tolerates nothing.
+var noSubset subset.Subset
+
+// Filter keeps the pod inside its subset. A pod that is in none may use every node that its template tolerates. It must not rely on a PreFilterResult: the scheduler tries nominated nodes without it.
 func (s *Spread) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, nodeInfo fwk.NodeInfo) *fwk.Status {
-	d := decisionIn(state)
-	if d == nil || d.Subset == subset.None {
+	d, node := decisionIn(state), nodeInfo.Node()
+	if d == nil {
 		return nil
 	}
-	in, node := &d.Policy.Subsets[d.Subset], nodeInfo.Node()
+	if d.Subset == subset.None {
+		// Admission added the tolerations of all subsets, and the pod has none of these.
+		if !noSubset.Tolerates(node, d.Own) {
+			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) had taints that the pod only tolerates within a subset")
+		}
+		return nil
+	}
+	in := &d.Policy.Subsets[d.Subset]
 	switch {
 	case !d.holds(node):
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, d.outside)

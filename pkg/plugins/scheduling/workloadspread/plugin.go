@@ -181,7 +181,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 		activate: activate,
 		cached: func(pod *corev1.Pod) bool {
 			found, err := pods.Pods(pod.Namespace).Get(pod.Name)
-			return err == nil && found.UID == pod.UID
+			return err == nil && mayStillRun(found, pod)
 		},
 		owners: custom,
 		ledger: ledger.New(args.ObservationTimeout), inFlight: map[types.UID]bool{}, held: map[types.UID]*heldPod{},

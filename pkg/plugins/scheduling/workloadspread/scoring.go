@@ -25,9 +25,12 @@ func (s *Spread) PreScore(ctx context.Context, state fwk.CycleState, pod *corev1
 	return nil
 }
 
-// Score is the weight of the subset's preferred terms that the node matches.
+// Score is the weight of the subset's preferred terms that the node matches. A profile may leave out PreScore, so there may be no subset.
 func (s *Spread) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, nodeInfo fwk.NodeInfo) (int64, *fwk.Status) {
 	d := decisionIn(state)
+	if d == nil || d.Subset == subset.None {
+		return 0, nil
+	}
 	return d.Policy.Subsets[d.Subset].Preference(nodeInfo.Node()), nil
 }
 

@@ -60,7 +60,7 @@ func newWorld(tb testing.TB, replicas int32) *world {
 					w.awake = append(w.awake, pod.Name)
 				}
 			},
-			cached: func(pod *corev1.Pod) bool { return w.pods[pod.UID] != nil },
+			cached: func(pod *corev1.Pod) bool { return w.pods[pod.UID] != nil && mayStillRun(w.pods[pod.UID], pod) },
 			owners: w,
 			ledger: ledger.New(2 * time.Second), inFlight: map[types.UID]bool{}, held: map[types.UID]*heldPod{},
 		},

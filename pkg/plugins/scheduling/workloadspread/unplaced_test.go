@@ -1,0 +1,78 @@
+package workloadspread_test
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/plugins/scheduling/workloadspread"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// asAdmitted does to a pod what the webhook does to one that is bound late.
+func asAdmitted(t *testing.T, spec string) func(*corev1.Pod) {
+	t.Helper()
+	s := &v1beta1.WorkloadSpread{}
+	s.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	if err := yaml.UnmarshalStrict([]byte(spec), &s.Spec); err != nil {
+		t.Fatal(err)
+	}
+	policy, errs := subset.Compile(s, field.NewPath("spec"))
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	return func(pod *corev1.Pod) { policy.Constraints.AddTo(pod) }
+}
+
+// TestAPodBeyondAllQuotasToleratesWhatItsTemplateTolerates: admission has added the tolerations of all subsets, and the quota of the tainted subset is full.
+func TestAPodBeyondAllQuotasToleratesWhatItsTemplateTolerates(t *testing.T) {
+	const spec = `subsets: [{name: a, maxReplicas: 1, tolerations: [{key: spot, operator: Exists}], requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}]`
+	for name, tc := range map[string]struct {
+		own    []corev1.Toleration
+		others []*corev1.Node
+		want   string
+	}{
+		"there is no other node":    {},
+		"there is one":              {others: []*corev1.Node{nodeOf("b")}, want: "node-b"},
+		"its template tolerates it": {own: []corev1.Toleration{{Key: "spot", Operator: corev1.TolerationOpExists}}, want: "node-a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				a := nodeOf("a")
+				a.Spec.Taints = []corev1.Taint{{Key: "spot", Effect: corev1.TaintEffectNoSchedule}}
+				p := openPort(t, spec, nil, append(tc.others, a)...)
+				tolerates := func(pod *corev1.Pod) { pod.Spec.Tolerations = tc.own }
+				p.pod("within", tolerates, asAdmitted(t, spec))
+				p.pod("beyond", tolerates, asAdmitted(t, spec))
+				p.cycles()
+				p.expectNode("within", "node-a")
+				p.expectNode("beyond", tc.want)
+			})
+		})
+	}
+}
+
+// TestAProfileWithoutPreScoreSchedulesPodsOfNoSpread: without PreScore nothing says that such a pod needs no score.
+func TestAProfileWithoutPreScoreSchedulesPodsOfNoSpread(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		p := openPort(t, "subsets: [{name: a, maxReplicas: 1}]", func(profile *schedulerconfig.KubeSchedulerProfile) {
+			profile.Plugins.PreScore.Disabled = append(profile.Plugins.PreScore.Disabled, schedulerconfig.Plugin{Name: workloadspread.Name})
+		}, nodeOf("a"), nodeOf("b"))
+		p.pod("bare", func(pod *corev1.Pod) { pod.OwnerReferences = nil })
+		p.pod("within")
+		p.pod("beyond")
+		p.cycles()
+		for _, name := range []string{"within", "beyond"} {
+			if p.get(name).Spec.NodeName == "" {
+				t.Errorf("%s has no node", name)
+			}
+		}
+		if n := p.cyclesOf("bare"); n != 1 { // the client of these tests does not know its bind
+			t.Errorf("bare had %d cycles", n)
+		}
+	})
+}
