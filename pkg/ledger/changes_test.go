@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
-	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/testkit/worlds"
 )
 
@@ -276,7 +275,7 @@ func newsInAnyOrder(t rapid.TB, h *worlds.History) {
 
 // TestEachRevisionFillsTheSubsetsForItself: however the controller of the workload names its revisions.
 func TestEachRevisionFillsTheSubsetsForItself(t *testing.T) {
-	for _, label := range subset.RevisionLabels {
+	for _, label := range []string{"pod-template-hash", "controller-revision-hash", "rollouts-pod-template-hash"} {
 		t.Run(label, func(t *testing.T) {
 			w := newWorld(t, 4)
 			w.spread(1, `{subsets: [{name: a, maxReplicas: 2}, {name: b}]}`)

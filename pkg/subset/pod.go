@@ -105,13 +105,13 @@ func costOf(pod *corev1.Pod) *int32 {
 	return &value32
 }
 
-// RevisionLabels are those with which controllers of workloads tell their revisions apart, each the label of ReplicaSets, of Argo Rollouts, and of StatefulSets and
+// revisionLabels are those with which controllers of workloads tell their revisions apart, each the label of ReplicaSets, of Argo Rollouts, and of StatefulSets and
 // other kinds with ControllerRevisions. A pod has one of them, or none.
-var RevisionLabels = []string{"pod-template-hash", "rollouts-pod-template-hash", "controller-revision-hash"}
+var revisionLabels = []string{"pod-template-hash", "rollouts-pod-template-hash", "controller-revision-hash"}
 
-// RevisionOf is the rollout revision of a pod: the first of RevisionLabels that it has. Empty for workloads without revisions.
+// RevisionOf is the rollout revision of a pod: the first of revisionLabels that it has. Empty for workloads without revisions.
 func RevisionOf(pod *corev1.Pod) string {
-	for _, label := range RevisionLabels {
+	for _, label := range revisionLabels {
 		if hash := pod.Labels[label]; hash != "" {
 			return hash
 		}

@@ -65,7 +65,7 @@ var suites = map[string][]suite{
 	},
 	"pkg/budget/census": {{examples, []string{"./pkg/budget/census"}}},
 	"pkg/subset": {
-		{examples, []string{"-run", "^(TestPlan|TestAdmit|TestNoNode|TestLagsBehind|TestSubsetOf|TestAdoptedPods|TestRecordOf|TestSurplus)$", "./pkg/subset"}},
+		{examples, []string{"-run", "^(TestPlan|TestAdmit|TestNoNode|TestLagsBehind|TestSubsetOf|TestAdoptedPods|TestRecordOf|TestRevisionOf|TestSurplus)$", "./pkg/subset"}},
 		{random, []string{"-run", subsetRandom, "./pkg/subset"}},
 		{every, []string{"-run", searches, "./pkg/ledger"}},
 	},
@@ -91,7 +91,7 @@ var suites = map[string][]suite{
 		{every, []string{"-run", searches, "./pkg/moves"}},
 	},
 	"pkg/plugins/scheduling/workloadspread": {
-		{examples, []string{"-run", "Lease|TakeOver|Bind|Leader|Gate", "-skip", searches, "./pkg/plugins/scheduling/workloadspread"}},
+		{examples, []string{"-run", "Lease|TakeOver|Bind|Leader|Gate|BeyondAllQuotas|Deleted", "-skip", searches, "./pkg/plugins/scheduling/workloadspread"}},
 		{every, []string{"-run", searches, "./pkg/plugins/scheduling/workloadspread"}},
 	},
 	"pkg/controller":            {{examples, []string{"./pkg/controller"}}},
@@ -101,6 +101,7 @@ var suites = map[string][]suite{
 	"pkg/descheduler/cycle":     {{examples, []string{"./pkg/descheduler/cycle"}}},
 	"pkg/descheduler/guarded":   {{examples, []string{"./pkg/descheduler/guarded"}}},
 	"pkg/guard":                 {{examples, []string{"./pkg/guard"}}},
+	"pkg/lookahead":             {{examples, []string{"./pkg/lookahead"}}},
 	"pkg/webhook":               {{examples, []string{"./pkg/webhook"}}},
 }
 
