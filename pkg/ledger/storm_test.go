@@ -229,6 +229,9 @@ func (s *storm) newPod() {
 	requesting(pod, strconv.Itoa(1+s.h.Number("cpu", 2)))
 	if s.gates(pod) || s.h.Yes("gated", 4) { // a spread that was edited since may have added the gate
 		pod = withGate(pod)
+		if !s.calm && s.h.Yes("opened by the leader before", 4) {
+			pod = opened(pod, s.h.Pick("a", "b", "c"))
+		}
 	}
 	p := &stormPod{Pod: pod, awake: true}
 	s.pods[pod.Name] = p
