@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // account is what is known about the pods of one spread. It is updated pod by pod: an update costs the same whatever the number of pods.
@@ -89,6 +90,9 @@ func openAccount(of basis) *account {
 func (a *account) take(pod *corev1.Pod, node *corev1.Node) {
 	observed := subset.Observe(pod, node)
 	observed.CostIgnored = !scalesByCost(pod)
+	if owner := workload.ControllerOf(pod); owner != nil {
+		observed.OfJob = workload.CountsDeletions(owner.Kind)
+	}
 	a.put(observed, podFacts{label: pod.Labels[v1beta1.SubsetLabel], until: pod.DeletionTimestamp, unschedulable: isUnschedulable(pod), scheduler: pod.Spec.SchedulerName})
 }
 

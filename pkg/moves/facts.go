@@ -50,8 +50,6 @@ const (
 // Pod is a pod of a spread with what matters for moves.
 type Pod struct {
 	subset.Pod
-	// OfJob is true if the pod's controller takes a deleted pod for one that has failed.
-	OfJob bool
 	// UnschedulableSince is since when the scheduler has found no node for the pod. Zero if it has a node, was not tried, is gated, waits for a slot,
 	// or waits for preemption victims.
 	UnschedulableSince time.Time

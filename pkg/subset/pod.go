@@ -27,6 +27,8 @@ type Pod struct {
 	Cost *int32
 	// CostIgnored is true if the pod's controller does not read deletion costs. Such a pod gets none.
 	CostIgnored bool
+	// OfJob is true if the pod's controller takes a deleted pod for one that has failed, so that nobody may delete or evict the pod.
+	OfJob bool
 	// Record of the pod's Binding. Nil if the pod is unbound, or another scheduler bound it.
 	Record *Record
 	// Admitted is what admission picked for the pod. Nil if it picked nothing.

@@ -365,7 +365,7 @@ func (p *Policy) Surplus(plan *Plan, pods []Pod, spread string) []Excess {
 }
 
 // Overbooked are pending pods whose subset, picked by admission, has no room for them, although a replacement would get another subset. They should
-// be replaced. The oldest pods keep their subset.
+// be replaced. The oldest pods keep their subset. A pod of a Job is left waiting, because its Job would count a failure.
 func (r *Roster) Overbooked() []*Pod {
 	if !r.isOverbooked() {
 		return nil
@@ -390,7 +390,7 @@ func (r *Roster) Overbooked() []*Pod {
 		scope := r.policy.ScopeOf(pod.Revision)
 		verdict := r.policy.Admit(&r.plan, kept.Kept(scope), Candidate{})
 		kept.Add(scope, verdict.Subset)
-		return !verdict.Allowed()
+		return !verdict.Allowed() || pod.OfJob
 	})
 }
 

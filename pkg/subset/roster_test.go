@@ -178,7 +178,7 @@ func overbookedByCounting(p *Policy, plan *Plan, pods []Pod) []string {
 	for _, pod := range overbooked {
 		scope := p.ScopeOf(pod.Revision)
 		verdict := p.Admit(plan, kept.Kept(scope), Candidate{})
-		if kept.Add(scope, verdict.Subset); verdict.Allowed() {
+		if kept.Add(scope, verdict.Subset); verdict.Allowed() && !pod.OfJob {
 			names = append(names, pod.Name)
 		}
 	}
@@ -200,7 +200,7 @@ func randomChange(p *Policy, r *worlds.History, pods map[types.UID]*Pod, next *i
 		name := fmt.Sprintf("p%d", *next)
 		*next++
 		pod = &Pod{Name: name, UID: types.UID(name), Active: true, Created: time.Unix(int64(r.IntN(5)), 0),
-			Owner: types.UID(fmt.Sprintf("o%d", r.IntN(2))), Revision: fmt.Sprintf("r%d", r.IntN(2)), CostIgnored: r.IntN(8) == 0}
+			Owner: types.UID(fmt.Sprintf("o%d", r.IntN(2))), Revision: fmt.Sprintf("r%d", r.IntN(2)), CostIgnored: r.IntN(8) == 0, OfJob: r.IntN(8) == 0}
 		if r.IntN(3) == 0 {
 			pod.Admitted = &Admitted{Spread: "web", Subset: subset()}
 		}

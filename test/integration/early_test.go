@@ -6,8 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
@@ -174,6 +176,45 @@ func TestAPodPickedForASubsetThatHasNoSlotForItIsReplacedBeforeItRuns(t *testing
 	patchNode(t, nodeIn(t, "a"), `{"spec":{"unschedulable":false}}`)
 	expectPlaces(t, ns, "a=5 b=3")
 	expectPatched(t, ns)
+	expectNoViolation(t)
+}
+
+// TestALoweredQuotaFailsNoJob: a Job counts each pod that somebody deletes as failed, so its pods wait where a Deployment's are replaced.
+func TestALoweredQuotaFailsNoJob(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	patchNode(t, nodeIn(t, "a"), `{"spec":{"unschedulable":true}}`)
+	spread := spreadFor("web", "batch/v1", "Job", "web", fmt.Sprintf(twoPools, "8")+"  scheduleStrategy: {binding: Early}\n")
+	apply(t, ns, spread)
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: batchv1.JobSpec{Parallelism: ptr.To[int32](8), Completions: ptr.To[int32](8), BackoffLimit: ptr.To[int32](0),
+		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}}}}}
+	if _, err := the.Client.BatchV1().Jobs(ns).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	expectPods(t, ns, 8)
+	apply(t, ns, strings.Replace(spread, "maxReplicas: 8", "maxReplicas: 5", 1))
+	patchNode(t, nodeIn(t, "a"), `{"spec":{"unschedulable":false}}`)
+	expectPlaces(t, ns, "a=5 b=0")
+	waitFor(t, "three pods to wait", func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		waiting := 0
+		for i := range pods {
+			for _, c := range pods[i].Status.Conditions {
+				if c.Type == corev1.PodScheduled && strings.Contains(c.Message, string(v1beta1.ReasonAdmittedSubsetFull)) {
+					waiting++
+				}
+			}
+		}
+		if waiting != 3 {
+			return fmt.Sprint(waiting), err
+		}
+		return "", err
+	})
+	apply(t, ns, spread)
+	expectPlaces(t, ns, "a=8 b=0")
+	if now, err := the.Client.BatchV1().Jobs(ns).Get(t.Context(), "web", getOptions); err != nil || now.Status.Failed > 0 {
+		t.Errorf("the Job counts %d failures, %v", now.Status.Failed, err)
+	}
 	expectNoViolation(t)
 }
 

@@ -184,6 +184,7 @@ func TestEvictable(t *testing.T) {
 		"a pending one":         {func(p *corev1.Pod) { p.Spec.NodeName = "" }, true},
 		"a bare pod":            {func(p *corev1.Pod) { p.OwnerReferences = nil }, false},
 		"a pod of a DaemonSet":  {func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }, false},
+		"a pod of a Job":        {func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion, p.OwnerReferences[0].Kind = "batch/v1", "Job" }, false},
 		"a mirror pod":          {func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }, false},
 		"a pod that is going":   {func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) }, false},
 		"a failed pod":          {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
