@@ -90,9 +90,7 @@ func openAccount(of basis) *account {
 func (a *account) take(pod *corev1.Pod, node *corev1.Node) {
 	observed := subset.Observe(pod, node)
 	observed.CostIgnored = !scalesByCost(pod)
-	if owner := workload.ControllerOf(pod); owner != nil {
-		observed.OfJob = workload.CountsDeletions(owner.Kind)
-	}
+	observed.OfJob = workload.IsOfJob(pod)
 	a.put(observed, podFacts{label: pod.Labels[v1beta1.SubsetLabel], until: pod.DeletionTimestamp, unschedulable: isUnschedulable(pod), scheduler: pod.Spec.SchedulerName})
 }
 

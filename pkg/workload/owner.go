@@ -67,6 +67,12 @@ func CountsDeletions(kind schema.GroupKind) bool {
 	return kind == schema.GroupKind{Group: batchv1.GroupName, Kind: "Job"}
 }
 
+// IsOfJob is true if the object's controller is of a kind that CountsDeletions.
+func IsOfJob(object metav1.Object) bool {
+	owner := ControllerOf(object)
+	return owner != nil && CountsDeletions(owner.Kind)
+}
+
 // EndsChain is true for kinds of owners that no spread divides and above which no spread is looked for.
 func EndsChain(kind schema.GroupKind) bool { return endsOfChain[kind] }
 

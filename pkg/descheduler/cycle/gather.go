@@ -203,9 +203,7 @@ func (c *Cycle) spreadOf(ctx context.Context, byKey map[types.NamespacedName]*sp
 // observe reads what the model needs.
 func (c *Cycle) observe(pod *corev1.Pod) moves.Pod {
 	observed := moves.Pod{Pod: subset.Observe(pod, c.snapshot.Node(pod.Spec.NodeName))}
-	if owner := workload.ControllerOf(pod); owner != nil {
-		observed.OfJob = workload.CountsDeletions(owner.Kind)
-	}
+	observed.OfJob = workload.IsOfJob(pod)
 	for i := range pod.Status.Conditions {
 		condition := &pod.Status.Conditions[i]
 		if condition.Type != corev1.PodScheduled {
