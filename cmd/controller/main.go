@@ -159,7 +159,7 @@ func run(ctx context.Context, f flags) error {
 			return fmt.Errorf("registering types: %w", err)
 		}
 	}
-	f.webhook.IgnoreUnitedDeployments, f.webhook.SidecarSets = !f.united, f.sidecars
+	f.webhook.IgnoreUnitedDeployments, f.webhook.SidecarSets, f.webhook.Budgets = !f.united, f.sidecars, f.budgets
 	var providers *access.Config
 	if f.accessProvidersIn != "" {
 		var err error

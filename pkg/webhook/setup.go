@@ -26,6 +26,7 @@ import (
 	"github.com/berth-project/berth/pkg/autoscaler"
 	"github.com/berth-project/berth/pkg/conversion"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/webhook/certificate"
@@ -57,6 +58,8 @@ type Options struct {
 	ClientCA string
 	// IgnoreUnitedDeployments admits every UnitedDeployment, because another controller runs for them in the cluster.
 	IgnoreUnitedDeployments bool
+	// Budgets is true if PodUnavailableBudgets are served.
+	Budgets bool
 	// SidecarSets is true if the webhooks of SidecarSets are installed, and served by SetupSidecars.
 	SidecarSets bool
 	// NodeAutoscaler knows whether there is a node autoscaler. Nil means that there is none.
@@ -100,6 +103,21 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	if err := mgr.Add(&migration{mgr.GetAPIReader(), mgr.GetClient(), map[string]int64{}}); err != nil {
 		return fmt.Errorf("adding the migration of stored objects: %w", err)
 	}
+	spreads := &uses{
+		configuration: "berth-webhook", webhook: endpoint.PodWebhook, kind: &v1beta1.WorkloadSpreadList{}, example: &v1beta1.WorkloadSpread{}, objects: mgr.GetCache(),
+		configurations: configurations, live: mgr.GetAPIReader(), writer: mgr.GetClient(), clock: clock.RealClock{},
+	}
+	if err := mgr.Add(spreads); err != nil {
+		return fmt.Errorf("adding the namespaces with spreads: %w", err)
+	}
+	if opts.Budgets {
+		budgets := *spreads
+		budgets.configuration, budgets.webhook = "berth-budget", endpoint.EvictionWebhook
+		budgets.kind, budgets.example = &policyv1beta1.PodUnavailableBudgetList{}, &policyv1beta1.PodUnavailableBudget{}
+		if err := mgr.Add(&budgets); err != nil {
+			return fmt.Errorf("adding the namespaces with budgets: %w", err)
+		}
+	}
 	if err := fillCache(ctx, mgr); err != nil {
 		return err
 	}
@@ -116,9 +134,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	pods := &podAdmission{owners: owners, early: early.review, autoscaler: opts.NodeAutoscaler}
 	register(endpoint.Pods, &podReviews{answer: pods.review, clock: clock.RealClock{}})
 	register(endpoint.RequiredPods, &podReviews{answer: pods.review, clock: clock.RealClock{}, required: true})
+	announce := func(ctx context.Context, spread *v1beta1.WorkloadSpread) {
+		spreads.include(ctx, spread.Namespace)
+		owners.Announce(spread.Namespace, spread.UID)
+	}
 	// A panic becomes an error by default.
 	register(endpoint.Spreads, conversion.Admission(v1beta1.GroupVersion,
-		admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache(), live: mgr.GetAPIReader(), announce: owners.Announce, installation: owners.Compatibility(), autoscaler: opts.NodeAutoscaler})))
+		admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache(), live: mgr.GetAPIReader(), announce: announce, installation: owners.Compatibility(), autoscaler: opts.NodeAutoscaler})))
 	register(endpoint.UnitedDeployments, unitedReviews(mgr.GetScheme(), mgr.GetRESTMapper(), opts.IgnoreUnitedDeployments))
 	if opts.Members != nil {
 		register(endpoint.FederatedReplicaSets, admission.WithValidator(mgr.GetScheme(), &federatedValidator{members: opts.Members}))

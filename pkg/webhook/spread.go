@@ -38,7 +38,7 @@ type spreadValidator struct {
 	// live reads from the API server. Nil means no reads, and then patches are not tried on the workload's pods.
 	live client.Reader
 	// announce is called for spreads that are about to be stored. It may be nil.
-	announce func(namespace string, spread types.UID)
+	announce func(context.Context, *v1beta1.WorkloadSpread)
 	// installation is its compatibility. The status of a new spread does not say it.
 	installation v1beta1.Compatibility
 	// autoscaler of the nodes. Nil means none.
@@ -66,7 +66,7 @@ func (v *spreadValidator) announceIfStored(ctx context.Context, spread *v1beta1.
 		return
 	}
 	if err := v.reader.Get(ctx, client.ObjectKeyFromObject(spread), &v1beta1.WorkloadSpread{}); apierrors.IsNotFound(err) {
-		v.announce(spread.Namespace, spread.UID)
+		v.announce(ctx, spread)
 	}
 }
 

@@ -458,11 +458,11 @@ func TestASpreadIsAnnouncedIfItWillBeStored(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			var told []types.UID
-			announce := func(namespace string, uid types.UID) {
-				if namespace != tc.spread.Namespace {
-					t.Errorf("told of namespace %q", namespace)
+			announce := func(_ context.Context, spread *v1beta1.WorkloadSpread) {
+				if spread.Namespace != tc.spread.Namespace {
+					t.Errorf("told of namespace %q", spread.Namespace)
 				}
-				told = append(told, uid)
+				told = append(told, spread.UID)
 			}
 			tc.spread.UID = "new"
 			request := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{UID: "review", Operation: admissionv1.Create, Object: raw(t, tc.spread)}}

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,17 +27,20 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/manifests"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/test/harness"
@@ -240,8 +244,10 @@ func calls(t *testing.T) float64 {
 func TestTheAPIServerDoesNotAskAboutPodsThatNoSpreadCanDivide(t *testing.T) {
 	harness.Long(t)
 	pools(t, "a")
-	ns := namespace(t)
-	excluded := namespace(t)
+	ns, excluded, unused := namespace(t), namespace(t), namespace(t)
+	for _, name := range []string{ns, excluded} {
+		apply(t, name, spreadFor("other", "apps/v1", "Deployment", "other", fmt.Sprintf(twoPools, "1")))
+	}
 	label := []byte(fmt.Sprintf(`{"metadata":{"labels":{%q:"disabled"}}}`, v1beta1.AdmissionLabel))
 	if _, err := the.Client.CoreV1().Namespaces().Patch(t.Context(), excluded, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
@@ -266,9 +272,10 @@ func TestTheAPIServerDoesNotAskAboutPodsThatNoSpreadCanDivide(t *testing.T) {
 		"of the kubelet": {ns, func(p *corev1.Pod) {
 			p.Annotations, p.Spec.NodeName = map[string]string{corev1.MirrorPodAnnotationKey: "x"}, nodeIn(t, "a")
 		}, 0},
-		"of a system namespace":    {metav1.NamespaceSystem, replicaSet, 0},
-		"of Berth's own namespace": {"berth-system", replicaSet, 0},
-		"of an excluded namespace": {excluded, replicaSet, 0},
+		"of a namespace without a spread": {unused, replicaSet, 0},
+		"of a system namespace":           {metav1.NamespaceSystem, replicaSet, 0},
+		"of Berth's own namespace":        {"berth-system", replicaSet, 0},
+		"of an excluded namespace":        {excluded, replicaSet, 0},
 	}
 	for rule, tc := range tests {
 		t.Run(rule, func(t *testing.T) {
@@ -288,6 +295,128 @@ func TestTheAPIServerDoesNotAskAboutPodsThatNoSpreadCanDivide(t *testing.T) {
 			})
 			if got := calls(t) - before; got != tc.want {
 				t.Errorf("the webhook was called %v times", got)
+			}
+		})
+	}
+}
+
+// The API server calls the webhook only in namespaces with a spread. A pod that comes right after the first spread of its namespace must not come too early.
+func TestTheFirstPodAfterTheFirstSpreadOfANamespaceIsAdmitted(t *testing.T) {
+	pools(t, "a", "b")
+	for i := range 20 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel() // they all write the webhook configuration
+			ns := namespace(t)
+			replicas := unchanged("apps/v1", "ReplicaSet", "web", 0, "")
+			apply(t, ns, replicas)
+			owner, err := the.Client.AppsV1().ReplicaSets(ns).Get(t.Context(), "web", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: "first", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}},
+			}
+			apply(t, ns, spreadFor("web", "apps/v1", "ReplicaSet", "web", fmt.Sprintf(twoPools, "1")))
+			first, err := the.Client.CoreV1().Pods(ns).Create(t.Context(), pod, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			expectConstrained(t, []corev1.Pod{*first})
+		})
+	}
+}
+
+// Whoever applies the manifests again neither loses what Berth has added to the webhook configurations, nor sees a difference.
+func TestTheManifestsOfWebhooksMayBeAppliedAgain(t *testing.T) {
+	configurations := the.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	apply(t, namespace(t), spreadFor("web", "apps/v1", "Deployment", "web", fmt.Sprintf(twoPools, "1")))
+	for name, content := range map[string][]byte{"berth-webhook": manifests.MutatingWebhook, "berth-budget": manifests.EvictionWebhook} {
+		applied, err := yaml.YAMLToJSON(content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The sandbox has a URL in place of the Service.
+		var object map[string]any
+		if err := json.Unmarshal(applied, &object); err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range object["webhooks"].([]any) {
+			delete(w.(map[string]any), "clientConfig")
+		}
+		if applied, err = json.Marshal(object); err != nil {
+			t.Fatal(err)
+		}
+		var before, after *admissionregistrationv1.MutatingWebhookConfiguration
+		waitFor(t, "an apply between two writes of Berth", func(ctx context.Context) (string, error) { // other tests add namespaces
+			if before, err = configurations.Get(ctx, name, metav1.GetOptions{}); err != nil {
+				return "", err
+			}
+			if after, err = configurations.Patch(ctx, name, types.ApplyPatchType, applied, metav1.PatchOptions{FieldManager: "gitops", DryRun: []string{metav1.DryRunAll}}); err != nil {
+				return "", err
+			}
+			if before.ResourceVersion != after.ResourceVersion {
+				return "it has changed", nil
+			}
+			return "", nil
+		})
+		if diff := cmp.Diff(before.Webhooks, after.Webhooks); diff != "" {
+			t.Errorf("%s, -before +after:\n%s", name, diff)
+		}
+		for i := range before.Webhooks {
+			if w := &before.Webhooks[i]; w.Name != "required.pod.berth.dev" && len(w.MatchConditions) == 0 {
+				t.Errorf("%s has no condition", w.Name)
+			}
+		}
+	}
+}
+
+// The controller has the right to write webhook configurations. An admission policy lets it narrow the webhooks that do nothing for other objects.
+func TestTheControllerMayNarrowThreeWebhooksAndNoOthers(t *testing.T) {
+	client := as(t, "system:serviceaccount:berth-system:berth-controller").AdmissionregistrationV1().MutatingWebhookConfigurations()
+	type webhook = admissionregistrationv1.MutatingWebhook
+	condition := func(name string) func(*webhook) {
+		return func(w *webhook) {
+			w.MatchConditions = append([]admissionregistrationv1.MatchCondition{{Name: name, Expression: "request.namespace in ['a']"}},
+				slices.DeleteFunc(w.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool { return c.Name == name })...)
+		}
+	}
+	for name, tc := range map[string]struct {
+		configuration, webhook string
+		change                 func(*webhook)
+		allowed                bool
+	}{
+		"pods":                           {"berth-webhook", endpoint.PodWebhook, condition(endpoint.NamespacesCondition), true},
+		"evictions":                      {"berth-budget", endpoint.EvictionWebhook, condition(endpoint.NamespacesCondition), true},
+		"pods that require it":           {"berth-webhook", "required.pod.berth.dev", condition(endpoint.NamespacesCondition), false},
+		"by another condition":           {"berth-webhook", endpoint.PodWebhook, condition("other"), false},
+		"without the shipped conditions": {"berth-webhook", endpoint.PodWebhook, func(w *webhook) { w.MatchConditions = nil }, false},
+		"to nothing": {"berth-webhook", endpoint.PodWebhook, func(w *webhook) {
+			w.ObjectSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: endpoint.NothingLabel, Operator: metav1.LabelSelectorOpExists}}}
+		}, true},
+		"to labels": {"berth-webhook", endpoint.PodWebhook, func(w *webhook) {
+			w.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
+		}, false},
+		"to nothing where it is required": {"berth-webhook", "required.pod.berth.dev", func(w *webhook) {
+			w.ObjectSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: endpoint.NothingLabel, Operator: metav1.LabelSelectorOpExists}}}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := retry.RetryOnConflict(retry.DefaultRetry, func() error { // the controller writes it too
+				configuration, err := client.Get(t.Context(), tc.configuration, metav1.GetOptions{})
+				if err != nil {
+					return err
+				}
+				at := slices.IndexFunc(configuration.Webhooks, func(w webhook) bool { return w.Name == tc.webhook })
+				tc.change(&configuration.Webhooks[at])
+				_, err = client.Update(t.Context(), configuration, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+				return err
+			})
+			switch {
+			case tc.allowed && err != nil:
+				t.Error(err)
+			case !tc.allowed && !apierrors.IsForbidden(err):
+				t.Errorf("got %v, want it to be forbidden", err)
 			}
 		})
 	}

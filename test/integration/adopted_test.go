@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
@@ -108,13 +107,7 @@ func TestABoundPodGetsARecordOnceAndFromTheControllerAlone(t *testing.T) {
 	ns := namespace(t)
 	apply(t, ns, deployment("web", 1, ""))
 	pod := boundPods(t, ns, "web", 1)[0]
-	config := rest.CopyConfig(the.Sandbox.RESTConfig())
-	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:berth-system:berth-controller",
-		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:berth-system", "system:authenticated"}}
-	controller, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	controller := as(t, "system:serviceaccount:berth-system:berth-controller")
 	write := func(client kubernetes.Interface, record string) error {
 		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, v1beta1.MatchedAnnotation, record)
 		_, err := client.CoreV1().Pods(ns).Patch(t.Context(), pod.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})

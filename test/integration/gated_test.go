@@ -12,8 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/pkg/sandbox"
@@ -106,13 +104,7 @@ func TestAGateStaysClosedUntilThereIsASlot(t *testing.T) {
 // The scheduler's right to patch pods is for gates alone.
 func TestTheSchedulerMayOpenGatesAndChangeNothingElse(t *testing.T) {
 	ns := namespace(t)
-	const user = "system:serviceaccount:berth-system:berth-scheduler"
-	config := rest.CopyConfig(the.Sandbox.RESTConfig())
-	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:berth-system", "system:authenticated"}}
-	scheduler, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	scheduler := as(t, "system:serviceaccount:berth-system:berth-scheduler")
 	for name, gates := range map[string][]corev1.PodSchedulingGate{"gated": {{Name: "berth.dev/subset"}, {Name: "example.com/other"}}, "open": nil} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"a": "b"}}, Spec: corev1.PodSpec{SchedulingGates: gates, SchedulerName: "nobody",
 			Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}}}

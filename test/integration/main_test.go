@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
@@ -120,6 +122,18 @@ func apply(t *testing.T, namespace, text string) {
 	if err := the.ApplyYAML(t.Context(), namespace, text); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// as is a client with the rights of one of Berth's service accounts.
+func as(t *testing.T, account string) kubernetes.Interface {
+	t.Helper()
+	config := rest.CopyConfig(the.Sandbox.RESTConfig())
+	config.Impersonate = rest.ImpersonationConfig{UserName: account, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:berth-system", "system:authenticated"}}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
 }
 
 // waitFor waits until the condition has nothing missing any more.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -148,9 +147,6 @@ func (r *reconciler) patch(ctx context.Context, before, after *corev1.Pod, subre
 	return written, r.client.Patch(ctx, written, raw, append(options, client.FieldOwner(v1beta1.FieldManager))...)
 }
 
-// pickCondition is the name of the match condition with the expression of all sets.
-const pickCondition = "sidecarsets-pick-it"
-
 // servedNamespaces are those for whose new pods the API server calls the webhook.
 func (r *reconciler) servedNamespaces() labels.Selector {
 	r.asking.Lock()
@@ -197,19 +193,10 @@ func (r *reconciler) askFor(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the namespaces of the webhook: %w", err)
 	}
-	patch := []map[string]any{{"op": "test", "path": "/metadata/resourceVersion", "value": configuration.ResourceVersion}}
-	for i := range configuration.Webhooks {
-		at := slices.IndexFunc(configuration.Webhooks[i].MatchConditions, func(c admissionregistrationv1.MatchCondition) bool { return c.Name == pickCondition })
-		if at >= 0 && configuration.Webhooks[i].MatchConditions[at].Expression != expression {
-			patch = append(patch, map[string]any{"op": "replace", "path": fmt.Sprintf("/webhooks/%d/matchConditions/%d/expression", i, at), "value": expression})
-		}
-	}
-	if len(patch) > 1 {
-		content, err := json.Marshal(patch)
-		if err != nil {
-			return err
-		}
-		if err := r.client.Patch(ctx, configuration, client.RawPatch(types.JSONPatchType, content), client.FieldOwner(v1beta1.FieldManager)); err != nil {
+	before := configuration.DeepCopy()
+	if endpoint.Narrow(configuration, endpoint.SidecarWebhook, endpoint.PickCondition, expression) {
+		patch := client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
+		if err := r.client.Patch(ctx, configuration, patch, client.FieldOwner(v1beta1.FieldManager)); err != nil {
 			return fmt.Errorf("writing which pods the webhook is called for: %w", err)
 		}
 	}

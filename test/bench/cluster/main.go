@@ -1,7 +1,7 @@
 // Command cluster measures what Berth costs the API server for objects that do not use Berth. It compares a control plane on which Berth was never installed
 // with one that has Berth and no spread, budget or set. Both run at the same time, and the operations alternate between them. It prints the processor time
-// of the API server for each operation, medians over rounds, and their ratio. With -protected, Berth's control plane also has that many pods of a budget in
-// another namespace.
+// of the API server for each operation, medians over rounds, and their ratio. What the API server uses at rest is a line of its own, and is no part of the operations. With
+// -protected, Berth's control plane also has that many pods of a budget in another namespace.
 package main
 
 import (
@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
@@ -51,7 +52,17 @@ type plane struct {
 	client  kubernetes.Interface
 	// used is the processor time of the API server for one operation in each round, by operation.
 	used map[string][]time.Duration
+	// owner is a ConfigMap that owns pods.
+	owner types.UID
+	// atRest is its share of a processor in this round without any operation.
+	atRest float64
 }
+
+// rest is for how long the API servers are measured at rest in each round.
+const rest = 4 * time.Second
+
+// resting is the operation of doing nothing for a second.
+const resting = "a second at rest"
 
 func run(ctx context.Context, rounds, times, protected int) (err error) {
 	dir, err := os.MkdirTemp("", "berth-cluster-")
@@ -85,6 +96,9 @@ func run(ctx context.Context, rounds, times, protected int) (err error) {
 		return err
 	}
 	for round := range rounds {
+		if err := measureRest(ctx, planes); err != nil {
+			return err
+		}
 		for _, operation := range operations {
 			for i := range planes {
 				if err := planes[(i+round)%2].measure(ctx, operation, times, round); err != nil {
@@ -92,9 +106,14 @@ func run(ctx context.Context, rounds, times, protected int) (err error) {
 				}
 			}
 		}
+		for _, p := range planes {
+			if err := p.tidy(ctx); err != nil {
+				return err
+			}
+		}
 	}
 	fmt.Printf("milliseconds of CPU of the API server for one operation: medians of %d rounds of %d\n%-24s %8s %8s %8s\n", rounds-1, times, "", "without", "Berth", "ratio")
-	for _, operation := range operations {
+	for _, operation := range append(operations, operation{name: resting}) {
 		var without, with, ratios []float64
 		for round := 1; round < rounds; round++ {
 			a, b := planes[0].used[operation.name][round], planes[1].used[operation.name][round]
@@ -129,7 +148,14 @@ var operations = []operation{
 		return err
 	}},
 	{"creation of a pod", func(ctx context.Context, p *plane, n int) error {
-		_, err := p.client.CoreV1().Pods(namespace).Create(ctx, podNamed(fmt.Sprint("new-", n)), metav1.CreateOptions{})
+		_, err := p.client.CoreV1().Pods(namespace).Create(ctx, newPod("new-", n), metav1.CreateOptions{})
+		return err
+	}},
+	{"creation of an owned pod", func(ctx context.Context, p *plane, n int) error {
+		pod := newPod("owned-", n)
+		// The owner exists, so that the garbage collector leaves the pod alone. It is of a kind whose controller does not look at pods.
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: p.owner, Controller: ptr.To(true)}}
+		_, err := p.client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
 		return err
 	}},
 	{"eviction of a pod", func(ctx context.Context, p *plane, n int) error {
@@ -154,6 +180,13 @@ func podNamed(name string) *corev1.Pod {
 			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}}
 }
 
+// newPod is a pod that tidy removes.
+func newPod(prefix string, n int) *corev1.Pod {
+	pod := podNamed(fmt.Sprint(prefix, n))
+	pod.Labels["new"] = ""
+	return pod
+}
+
 func (p *plane) prepare(ctx context.Context) error {
 	if err := p.sandbox.CreateNodes(ctx, []*corev1.Node{sandbox.NewNode("measured", "zone-a", nil, nil, nil)}); err != nil {
 		return err
@@ -161,12 +194,17 @@ func (p *plane) prepare(ctx context.Context) error {
 	if _, err := p.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
+	owner, err := p.client.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	p.owner = owner.UID
 	for i := range 100 {
 		if _, err := p.client.CoreV1().Pods(namespace).Create(ctx, podNamed(fmt.Sprint("listed-", i)), metav1.CreateOptions{}); err != nil {
 			return err
 		}
 	}
-	_, err := p.client.CoreV1().Pods(namespace).Create(ctx, podNamed("measured"), metav1.CreateOptions{})
+	_, err = p.client.CoreV1().Pods(namespace).Create(ctx, podNamed("measured"), metav1.CreateOptions{})
 	return err
 }
 
@@ -186,18 +224,52 @@ func (p *plane) protect(ctx context.Context, pods int) error {
 	return nil
 }
 
+// tidy removes the pods of a round: in a larger namespace everything takes longer.
+func (p *plane) tidy(ctx context.Context) error {
+	now := metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}
+	return p.client.CoreV1().Pods(namespace).DeleteCollection(ctx, now, metav1.ListOptions{LabelSelector: "new"})
+}
+
+// measureRest measures all control planes at the same time.
+func measureRest(ctx context.Context, planes []*plane) error {
+	before := make([]time.Duration, len(planes))
+	var err error
+	for i, p := range planes {
+		if before[i], err = p.serverCPU(); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(rest):
+	}
+	for i, p := range planes {
+		after, err := p.serverCPU()
+		if err != nil {
+			return err
+		}
+		p.atRest = (after - before[i]).Seconds() / time.Since(began).Seconds()
+		p.used[resting] = append(p.used[resting], time.Duration(p.atRest*float64(time.Second)))
+	}
+	return nil
+}
+
 func (p *plane) measure(ctx context.Context, operation operation, times, round int) error {
 	before, err := p.serverCPU()
 	if err != nil {
 		return err
 	}
+	began := time.Now()
 	for i := range times {
 		if err := operation.do(ctx, p, round*times+i); err != nil {
 			return fmt.Errorf("%s: %w", operation.name, err)
 		}
 	}
 	after, err := p.serverCPU()
-	p.used[operation.name] = append(p.used[operation.name], (after-before)/time.Duration(times))
+	used := after - before - time.Duration(p.atRest*float64(time.Since(began)))
+	p.used[operation.name] = append(p.used[operation.name], used/time.Duration(times))
 	return err
 }
 

@@ -1,0 +1,171 @@
+package webhook
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/berth-project/berth/pkg/endpoint"
+)
+
+const (
+	// unusedFor is how long a namespace stays in the match condition after the last object in it is gone. It may get another one.
+	unusedFor = 10 * time.Minute
+	// includeTimeout bounds how long the creation of a spread waits.
+	includeTimeout = 2 * time.Second
+)
+
+// uses narrows a mutating webhook to the namespaces that have objects of a kind. Without that, the API server would call Berth about the pods and evictions of all namespaces.
+//
+// A namespace is added when the webhook of the first object admits it, before the API server stores the object: its pods may follow at once. The leader adds what was created
+// while no webhook answered, and removes namespaces without an object.
+type uses struct {
+	configuration, webhook string
+	// kind of the objects, and the cache with them.
+	kind    client.ObjectList
+	example client.Object
+	objects cache.Cache
+	// configurations is a cache of webhook configurations, and live reads from the API server.
+	configurations, live client.Reader
+	writer               client.Writer
+	clock                clock.Clock
+	// unused is since when a narrowed namespace has had no object. Only Start uses it.
+	unused map[string]time.Time
+}
+
+var (
+	_ manager.Runnable               = &uses{}
+	_ manager.LeaderElectionRunnable = &uses{}
+)
+
+// NeedLeaderElection is true: one replica is enough to remove namespaces.
+func (u *uses) NeedLeaderElection() bool { return true }
+
+// Start looks after each new object, and every keepInterval, until the context ends.
+func (u *uses) Start(ctx context.Context) error {
+	added := make(chan struct{}, 1)
+	informer, err := u.objects.GetInformer(ctx, u.example)
+	if err == nil {
+		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) {
+			select {
+			case added <- struct{}{}:
+			default: // a look follows
+			}
+		}})
+	}
+	if err != nil {
+		return fmt.Errorf("watching %T: %w", u.example, err)
+	}
+	for {
+		next := keepInterval
+		if err := u.keep(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Writing for which namespaces a webhook is called", "webhook", u.webhook)
+			next = retryInterval
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-added:
+		case <-u.clock.After(next):
+		}
+	}
+}
+
+// keep adds the namespaces that have an object, and removes those that have had none for unusedFor.
+func (u *uses) keep(ctx context.Context) error {
+	list := u.kind.DeepCopyObject().(client.ObjectList)
+	if err := u.objects.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing %T: %w", list, err)
+	}
+	used := sets.New[string]()
+	if err := meta.EachListItem(list, func(object runtime.Object) error {
+		used.Insert(object.(client.Object).GetNamespace())
+		return nil
+	}); err != nil {
+		return err
+	}
+	now, unused := u.clock.Now(), map[string]time.Time{}
+	return u.write(ctx, func(names []string, _ bool) ([]string, bool) {
+		next := used.Clone()
+		for _, name := range names {
+			if used.Has(name) {
+				continue
+			}
+			since, known := u.unused[name]
+			if !known {
+				since = now
+			}
+			if unused[name] = since; now.Sub(since) < unusedFor {
+				next.Insert(name)
+			}
+		}
+		u.unused = unused
+		return next.UnsortedList(), true
+	})
+}
+
+// include adds a namespace, and returns once this replica has seen the change. API servers see it at about the same time. An error is logged: then the leader adds the namespace.
+func (u *uses) include(ctx context.Context, namespace string) {
+	ctx, cancel := context.WithTimeout(ctx, includeTimeout)
+	defer cancel()
+	if u.includes(ctx, namespace) {
+		return
+	}
+	err := u.write(ctx, func(names []string, all bool) ([]string, bool) {
+		return append(names, namespace), !all && !slices.Contains(names, namespace)
+	})
+	if err == nil {
+		err = wait.PollUntilContextCancel(ctx, 2*time.Millisecond, true, func(ctx context.Context) (bool, error) { return u.includes(ctx, namespace), nil })
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Adding a namespace to those for which a webhook is called", "webhook", u.webhook, "namespace", namespace)
+	}
+}
+
+// includes is true if the cached configuration has the namespace, and if there is none.
+func (u *uses) includes(ctx context.Context, namespace string) bool {
+	configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	if err := u.configurations.Get(ctx, types.NamespacedName{Name: u.configuration}, configuration); err != nil {
+		return client.IgnoreNotFound(err) == nil
+	}
+	names, all := endpoint.NamespacesOf(configuration, u.webhook)
+	return all || slices.Contains(names, namespace)
+}
+
+// write changes the namespaces, unless change is false. If the webhook is called for all of them, names is empty.
+func (u *uses) write(ctx context.Context, change func(names []string, all bool) ([]string, bool)) error {
+	reader := u.configurations
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}
+		if err := reader.Get(ctx, types.NamespacedName{Name: u.configuration}, configuration); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		reader = u.live // after a conflict
+		before := configuration.DeepCopy()
+		names, write := change(endpoint.NamespacesOf(configuration, u.webhook))
+		if !write || !endpoint.Narrow(configuration, u.webhook, endpoint.NamespacesCondition, endpoint.InNamespaces(names)) {
+			return nil
+		}
+		patch := client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
+		if err := u.writer.Patch(ctx, configuration, patch, client.FieldOwner("berth-controller")); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		klog.FromContext(ctx).V(2).Info("Wrote for which namespaces the API server calls a webhook", "webhook", u.webhook)
+		return nil
+	})
+}
