@@ -333,10 +333,47 @@ func TestNodesAreMadeForPodsBeyondTheQuota(t *testing.T) {
 	s.nodePool("elastic", "")
 	s.open(15, "", "500m")
 	s.expect(map[string]int{"normal": 10, "elastic": 5})
+	s.expectPromptStarts()
 	// Consolidation is allowed from 5 s on. A pod that runs in the elastic subset must not look as if it had room on the own nodes.
 	s.expectToStay(map[string]int{"normal": 10, "elastic": 5}, 40*time.Second)
 	s.scale(8)
 	s.expect(map[string]int{"normal": 8})
+}
+
+// expectPromptStarts fails if a pod that waited for a node of Karpenter was ready much later than the node. Conditions have times in seconds.
+func (s *shop) expectPromptStarts() {
+	s.t.Helper()
+	const limit = 10 * time.Second
+	pods, err := the.Pods(s.t.Context(), s.namespace)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	nodes, err := the.Client.CoreV1().Nodes().List(s.t.Context(), metav1.ListOptions{LabelSelector: poolLabel + "=" + s.namespace + "-elastic"})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ready := map[string]time.Time{}
+	for i := range nodes.Items {
+		for _, c := range nodes.Items[i].Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				ready[nodes.Items[i].Name] = c.LastTransitionTime.Time
+			}
+		}
+	}
+	var waits []time.Duration
+	for i := range pods {
+		node, elastic := ready[pods[i].Spec.NodeName]
+		for _, c := range pods[i].Status.Conditions {
+			if elastic && c.Type == corev1.PodReady {
+				waits = append(waits, c.LastTransitionTime.Sub(node))
+			}
+		}
+	}
+	slices.Sort(waits)
+	s.t.Logf("from a ready node to a ready pod: %v", waits)
+	if len(waits) == 0 || waits[len(waits)-1] > limit {
+		s.t.Errorf("pods were ready %v after their nodes, want at most %s", waits, limit)
+	}
 }
 
 // Pods lose their gates one after the other, and Karpenter makes nodes for those that it sees. It must not make many more than for a Deployment without a

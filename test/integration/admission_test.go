@@ -358,17 +358,21 @@ func TestTheManifestsOfWebhooksMayBeAppliedAgain(t *testing.T) {
 			if before.ResourceVersion != after.ResourceVersion {
 				return "it has changed", nil
 			}
+			for i := range before.Webhooks { // a leader that has just started has not narrowed it yet
+				if w := &before.Webhooks[i]; w.Name != "required.pod.berth.dev" && !slices.ContainsFunc(w.MatchConditions, isNarrowing) {
+					return w.Name + " is called for all namespaces", nil
+				}
+			}
 			return "", nil
 		})
 		if diff := cmp.Diff(before.Webhooks, after.Webhooks); diff != "" {
 			t.Errorf("%s, -before +after:\n%s", name, diff)
 		}
-		for i := range before.Webhooks {
-			if w := &before.Webhooks[i]; w.Name != "required.pod.berth.dev" && len(w.MatchConditions) == 0 {
-				t.Errorf("%s has no condition", w.Name)
-			}
-		}
 	}
+}
+
+func isNarrowing(c admissionregistrationv1.MatchCondition) bool {
+	return c.Name == endpoint.NamespacesCondition
 }
 
 // The controller has the right to write webhook configurations. An admission policy lets it narrow the webhooks that do nothing for other objects.
