@@ -69,12 +69,17 @@ func (l *Ledger) answerUndivided(e *entry) (answer Answer) {
 // held is a refusal if the pod must wait for news before a subset can be chosen.
 func (l *Ledger) held(e *entry) Answer {
 	a := e.account
+	lags := a.policy != nil && a.replicasKnown && a.policy.LagsBehind(&a.plan, a.live[e.owner.uid])
+	if lags && l.lateForNews(e) {
+		l.goAhead(a)
+		lags = false
+	}
 	switch {
 	case a.policy == nil:
 		return Answer{Reason: v1beta1.ReasonInvalidSpread, Message: fmt.Sprintf("WorkloadSpread %q cannot be used until it is corrected: %s", a.active().Name, a.invalid)}
 	case a.policy.UsesPercent() && !a.replicasKnown:
 		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: a.unknownReplicas()}
-	case a.policy.LagsBehind(&a.plan, a.live[e.owner.uid]) && !l.lateForNews(e):
+	case lags:
 		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
 			"%s has more pods than the %d replicas that the scheduler has seen; waiting for the new number", a.workload, a.plan.Replicas)}
 	case l.awaitsOrdinals(e) && !l.lateForNews(e):

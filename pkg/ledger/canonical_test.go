@@ -94,7 +94,7 @@ func canonicalAccount(a *account, now time.Time, when func(time.Time) string) st
 	for _, s := range a.spreads {
 		fmt.Fprintf(&b, " %s %d", s.UID, s.Generation) // in a small world each spec has a generation of its own
 	}
-	fmt.Fprintf(&b, " invalid %t, live %v, replicas %t %v, announced %t", a.policy == nil, a.live, a.replicasKnown, a.plan, a.announced)
+	fmt.Fprintf(&b, " invalid %t, live %v, replicas %t %d %d %v, announced %t", a.policy == nil, a.live, a.replicasKnown, a.replicas, a.ahead, a.plan, a.announced)
 	if a.policy == nil {
 		return b.String()
 	}
@@ -125,7 +125,7 @@ func TestCanonicalKnowsEveryField(t *testing.T) {
 		reflect.TypeFor[Ledger](): "observation pods owners accounts byName perNamespace nodes unclassified ended unresolved lowest order timers counts change served now effects",
 		reflect.TypeFor[entry]():  "pod owner account scope gang stage slot uncertain record search",
 		reflect.TypeFor[search](): "order wait place wokenForSlot overdue probeOf own shape tried preempted lent nominated stays since asked newsBy timer",
-		reflect.TypeFor[account](): "workload spreads dividing members live read ordinals policy invalid plan replicasKnown tally metadata waiting gangs exhausted " +
+		reflect.TypeFor[account](): "workload spreads dividing members live read ordinals policy invalid plan replicasKnown replicas ahead tally metadata waiting gangs exhausted " +
 			"skipUntil announced",
 		reflect.TypeFor[waitlist]():      "account class queues subsets woken wokenFor exhausted probes backoff retryAt",
 		reflect.TypeFor[gang]():          "key members stuck backoff backoffUntil",

@@ -248,6 +248,9 @@ func (l *Ledger) leaveAccount(e *entry) {
 	}
 	l.wakeExhausted(a, scope, left)
 	l.passProbe(probed)
+	if a.ahead > a.replicas && a.policy != nil && len(a.spreads) > 0 {
+		l.goAhead(a) // the pods above the replicas may be gone
+	}
 }
 
 // joinAccount counts a pod without an account in one, with the slots that it holds by name.

@@ -189,6 +189,38 @@ func TestPercentagesWaitForNewsOfTheWorkload(t *testing.T) {
 		w.step(2 * time.Second)
 		w.expectChoice(pods[0], "a")
 	})
+	t.Run("then it goes by the pods that exist", func(t *testing.T) {
+		w := newWorld(t, 0)
+		w.spread(1, halves)
+		pods := w.podsNamed("p", 4) // the Deployment was scaled from 0, and the watch is far behind
+		for _, pod := range pods {
+			w.expectChoice(pod, "WorkloadNotObserved")
+		}
+		w.step(2 * time.Second)
+		for i, want := range []string{"a", "a", "b", "b"} {
+			w.expectChoice(pods[i], want)
+		}
+		w.scale(4)
+		w.expectKept("a=2 b=2")
+		w.expectChoice(w.pod("surge"), "WorkloadNotObserved")
+	})
+	t.Run("and by the replicas again when the pods above them are gone", func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.spread(1, halves)
+		pods := w.podsNamed("p", 4)
+		w.expectChoice(pods[0], "WorkloadNotObserved")
+		w.step(2 * time.Second)
+		for i, want := range []string{"a", "a", "b"} {
+			w.expectChoice(pods[i], want)
+		}
+		w.apply(PodGone{UID: pods[0].UID})
+		w.apply(PodGone{UID: pods[2].UID})
+		w.expectChoice(pods[3], "b") // p1 has the one slot of a
+		w.expectKept("a=1 b=1")
+		w.apply(PodGone{UID: pods[3].UID})
+		last := w.pod("last")
+		w.expectChoice(last, "b")
+	})
 	t.Run("a workload that is not known holds its pods", func(t *testing.T) {
 		w := newWorld(t, 2)
 		w.apply(OwnerGone{Kind: deploymentKind, Object: deployment(2)})

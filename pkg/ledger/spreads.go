@@ -38,6 +38,8 @@ type account struct {
 	// plan for the workload's replicas. It is made for 0 replicas as long as they are not known.
 	plan          subset.Plan
 	replicasKnown bool
+	// replicas are those that the workload was seen with. While ahead is larger, the plan is for ahead: so many pods of one owner live, and news of more replicas are late.
+	replicas, ahead int32
 	// tally of all slots: claimed, reserved, binding, uncertain and bound.
 	tally *subset.Tally
 	// metadata is what a bind sets on the pods of each subset.
@@ -282,7 +284,11 @@ func (l *Ledger) replan(a *account) bool {
 	for i := range a.metadata {
 		a.metadata[i] = a.policy.Subsets[i].MetadataFor(selector)
 	}
-	replicas, known := a.replicas(object)
+	replicas, known := a.replicasOf(object)
+	if replicas != a.replicas {
+		a.replicas, a.ahead = replicas, 0
+	}
+	replicas = max(replicas, a.ahead)
 	if a.plan.Quota != nil && a.replicasKnown == known && a.plan.Replicas == max(replicas, 0) {
 		return false
 	}
@@ -295,7 +301,18 @@ func (l *Ledger) replan(a *account) bool {
 	return true
 }
 
-func (a *account) replicas(object runtime.Object) (int32, bool) {
+// goAhead plans for the pods of an owner that live, because the replicas that the ledger has seen are fewer and news of them are late.
+func (l *Ledger) goAhead(a *account) {
+	a.ahead = 0
+	for _, live := range a.live {
+		a.ahead = max(a.ahead, live)
+	}
+	if l.replan(a) {
+		l.wakeWaiting(a)
+	}
+}
+
+func (a *account) replicasOf(object runtime.Object) (int32, bool) {
 	if len(subset.ReplicaPaths(a.active())) == 0 && object != nil {
 		if replicas, err := workload.Replicas(object, nil); err == nil {
 			return replicas, true

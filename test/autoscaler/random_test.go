@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -40,6 +41,7 @@ func TestAnyScalingEndsWithAllPodsRunning(t *testing.T) {
 		steps[name]()
 		t.Logf("%s, %d replicas", name, replicas)
 		began := time.Now()
+		s.expectRolledOut()
 		s.expect(layoutOf(replicas))
 		t.Logf("all run after %s", time.Since(began).Round(time.Second))
 	}
@@ -81,8 +83,35 @@ func (s *shop) loseAnElasticNode() {
 	if len(claims.Items) == 0 {
 		return
 	}
-	if err := the.Dynamic.Resource(nodeClaims).Delete(s.t.Context(), claims.Items[0].GetName(), metav1.DeleteOptions{}); err != nil {
+	lost := claims.Items[0].GetName()
+	if err := the.Dynamic.Resource(nodeClaims).Delete(s.t.Context(), lost, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) { // Karpenter may have removed it
 		s.t.Fatal(err)
+	}
+	if err := the.WaitFor(s.t.Context(), "the node to go", func(ctx context.Context) (string, error) {
+		_, err := the.Dynamic.Resource(nodeClaims).Get(ctx, lost, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return lost + " is there", err
+	}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// expectRolledOut waits until all pods are of the latest template.
+func (s *shop) expectRolledOut() {
+	s.t.Helper()
+	if err := the.WaitFor(s.t.Context(), "the rollout", func(ctx context.Context) (string, error) {
+		d, err := the.Client.AppsV1().Deployments(s.namespace).Get(ctx, "shop", metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		if is := d.Status; is.ObservedGeneration < d.Generation || is.UpdatedReplicas != *d.Spec.Replicas || is.Replicas != *d.Spec.Replicas {
+			return fmt.Sprintf("%d of %d pods are updated, and there are %d", is.UpdatedReplicas, *d.Spec.Replicas, is.Replicas), nil
+		}
+		return "", nil
+	}); err != nil {
+		s.t.Fatalf("%v\n%s", err, s.state())
 	}
 }
 
