@@ -96,7 +96,7 @@ func (l *Ledger) held(e *entry) Answer {
 // startCycle records that the pod has its cycle.
 func (l *Ledger) startCycle(e *entry) {
 	if e.wait != ForNextSubset {
-		e.tried, e.preempted = 0, 0
+		e.tried, e.preempted, e.unbindable = 0, 0, 0
 	}
 }
 

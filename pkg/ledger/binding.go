@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"slices"
+	"time"
 
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -41,12 +42,39 @@ func (ev NodeLost) apply(l *Ledger) {
 	if e == nil || e.stage != Reserved {
 		return
 	}
-	l.claimAgain(e)
+	l.nodeFailed(e)
 	if g := e.gang; g != nil && !g.hasNodes() {
 		stuck := g.stuck
 		g.stuck = 0
 		l.disperse(g, stuck, false)
 	}
+}
+
+// A pod of strategy Adaptive goes on to the next subset if it has lost the nodes that it found in one, so often and for so long. A zone may have no storage left, or a policy may
+// refuse its binds. While the API server is down for a moment, the pod stays.
+const (
+	mostFailures  = 3
+	failingPeriod = 30 * time.Second
+)
+
+// nodeFailed is for a pod that cannot be bound to the node that it has found. The scheduler tries it again by itself.
+func (l *Ledger) nodeFailed(e *entry) {
+	l.claimAgain(e)
+	if e.stage != Claimed || e.gang != nil || e.index() == subset.None || l.isFixed(e) {
+		return
+	}
+	if e.failing.in != e.slot {
+		e.failing = failing{in: e.slot, since: l.now}
+	}
+	if e.failing.times++; e.failing.times < mostFailures || l.now.Before(e.failing.since.Add(failingPeriod)) {
+		return
+	}
+	e.failing = failing{}
+	in := e.index()
+	e.tried, e.unbindable = e.tried.With(in), e.unbindable.With(in)
+	l.release(e, false)
+	e.wait = ForNextSubset
+	l.wake(e)
 }
 
 // claimAgain returns a pod to its claim, if its account still has the subset. The scheduler tries the pod again by itself.
@@ -77,7 +105,7 @@ func (ev BindSent) apply(l *Ledger) {
 
 func (ev BindRefused) apply(l *Ledger) {
 	if e := l.pods[ev.UID]; e != nil && e.stage == Binding {
-		l.claimAgain(e)
+		l.nodeFailed(e)
 		l.unstick(e.gang)
 	}
 }

@@ -111,6 +111,9 @@ type search struct {
 	stays bool
 	// since when the pod has looked for a node, by subset.
 	since map[string]time.Time
+	// failing says how often the pod has lost the node that it had found. unbindable are the tried subsets in which that happened too often.
+	failing    failing
+	unbindable subset.Mask
 	// asked is the position with which the pod asked last.
 	asked int32
 	// newsBy is when the pod stops waiting for news. Zero if it has not waited yet.
@@ -274,7 +277,14 @@ func (l *Ledger) joinAccount(e *entry, a *account) {
 // beginAgain forgets what the pod has tried.
 func (s *search) beginAgain() {
 	s.wait, s.wokenForSlot, s.place, s.probeOf, s.overdue = ForCycle, noSlot, place{}, nil, false
-	s.tried, s.preempted, s.lent, s.nominated, s.stays, s.since = 0, 0, false, false, false, nil
+	s.tried, s.preempted, s.lent, s.nominated, s.stays, s.since, s.failing, s.unbindable = 0, 0, false, false, false, nil, failing{}, 0
+}
+
+// failing is how often, and since when, a pod has lost the nodes that it found in a subset.
+type failing struct {
+	in    string
+	times int
+	since time.Time
 }
 
 // confirmBound counts a pod where the API server shows it. From then on its record and the labels of its node are not read again, so neither a

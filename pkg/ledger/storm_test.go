@@ -793,6 +793,9 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 			if e.gang != nil && e.tried.Has(i) {
 				continue // another pod of its gang has found no node there
 			}
+			if e.unbindable.Has(i) {
+				continue // it is tried there again after a while
+			}
 			if a.policy.HasRoom(&a.plan, kept, i, c) && s.hasRoom(p, a.policy.Subsets[i].Name) {
 				return "there is a slot and a node in " + a.policy.Subsets[i].Name
 			}

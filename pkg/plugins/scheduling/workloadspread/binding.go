@@ -28,7 +28,7 @@ import (
 func (s *Spread) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ string) *fwk.Status {
 	d := decisionIn(state)
 	if d == nil {
-		return nil
+		return s.undivided(pod)
 	}
 	if s.book.apply(ledger.NodeFound{UID: pod.UID, Decision: d.Decision}).OK {
 		subsetAttempts.WithLabelValues("reserved").Inc()
@@ -36,6 +36,17 @@ func (s *Spread) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Po
 	}
 	// An error makes the queue retry the pod soon. After a refusal the pod would wait for an event that may have passed already.
 	return fwk.AsStatus(fmt.Errorf("WorkloadSpread %q changed while the pod was being scheduled; it is tried again", d.Spread.Name))
+}
+
+// undivided is an error if a spread divides the pod by now, although none did when its cycle began. The pod may have waited for other plugins meanwhile.
+func (s *Spread) undivided(pod *corev1.Pod) *fwk.Status {
+	if !s.book.hasSpreads(pod.Namespace) {
+		return nil
+	}
+	if _, divided := s.book.waitsForNode(pod.UID); !divided {
+		return nil
+	}
+	return fwk.AsStatus(errors.New("a WorkloadSpread divides the pod since its cycle began; it is tried again"))
 }
 
 // Unreserve takes the reservation back, unless the bind was sent.
@@ -47,6 +58,9 @@ func (s *Spread) Unreserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod,
 func (s *Spread) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodeName string) *fwk.Status {
 	d := decisionIn(state)
 	if d == nil {
+		if status := s.undivided(pod); status != nil {
+			return status
+		}
 		if err := s.opener.open(ctx, pod, nil); err != nil {
 			return fwk.AsStatus(err)
 		}

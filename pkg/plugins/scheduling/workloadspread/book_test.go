@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
@@ -61,5 +63,31 @@ func TestADeletedPodWithAFinalizerTakesNoSlot(t *testing.T) {
 	}
 	if got := w.asks(w.pod("next")); got != "a" {
 		t.Errorf("the next pod gets %q", got)
+	}
+}
+
+// TestAPodWhoseSpreadComesDuringItsCycleIsTriedAgain: it waits in Permit or PreBind, maybe for minutes, and had no spread before.
+func TestAPodWhoseSpreadComesDuringItsCycleIsTriedAgain(t *testing.T) {
+	w := newWorld(t, 3)
+	first, second := w.pod("first"), w.pod("second")
+	state := framework.NewCycleState()
+	if _, status := w.PreFilter(t.Context(), state, first, nil); !status.IsSkip() {
+		t.Fatalf("a pod without a spread: %v", status)
+	}
+	if status := w.Reserve(t.Context(), state, first, "node-a"); !status.IsSuccess() {
+		t.Fatalf("a pod without a spread: %v", status)
+	}
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}], scheduleStrategy: {whenFull: Wait}}`)
+	w.see(onNode(second, "node-a", w.schedule(second).Name()))
+	for name, status := range map[string]*fwk.Status{
+		"Reserve": w.Reserve(t.Context(), state, first, "node-a"),
+		"Bind":    w.Bind(t.Context(), state, first, "node-a"),
+	} {
+		if status.Code() != fwk.Error {
+			t.Errorf("%s of a pod beyond the quota: %v", name, status)
+		}
+	}
+	if got := w.asks(first); got == "a" {
+		t.Errorf("the next cycle gives it %q", got)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
@@ -29,6 +30,12 @@ func (s *Spread) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 		{
 			Event:          fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Delete | fwk.UpdatePodScaleDown | fwk.UpdatePodToleration},
 			QueueingHintFn: s.isSchedulableAfterPodChange,
+		},
+		// The filters of pod affinity and topology spread register these too. But a pod that has tried all of its subsets is refused in PreFilter, by this
+		// plugin alone.
+		{
+			Event:          fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Add | fwk.UpdatePodLabel},
+			QueueingHintFn: s.isSchedulableAfterNeighbourChange,
 		},
 		{
 			Event:          fwk.ClusterEvent{Resource: fwk.VolumeAttachment, ActionType: fwk.Delete},
@@ -83,10 +90,61 @@ func (s *Spread) isSchedulableAfterPodChange(_ klog.Logger, pod *corev1.Pod, bef
 	if is != nil && is.UID == pod.UID {
 		return fwk.Queue, nil
 	}
-	if was.Spec.NodeName != "" && s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: before, Node: s.node(was.Spec.NodeName), OnNode: true}) {
+	if at := cmp.Or(was.Spec.NodeName, was.Status.NominatedNodeName); at != "" && s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: before, Node: s.node(at), OnNode: true}) {
 		return fwk.Queue, nil
 	}
 	return fwk.QueueSkip, nil
+}
+
+// isSchedulableAfterNeighbourChange: another pod is on a node, or its labels have changed, and this pod may only run beside such pods, or apart from them.
+func (s *Spread) isSchedulableAfterNeighbourChange(_ klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
+	was, is, err := schedutil.As[*corev1.Pod](before, after)
+	if err != nil {
+		return fwk.Queue, err
+	}
+	if is == nil || is.Spec.NodeName == "" {
+		return fwk.QueueSkip, nil
+	}
+	concerned, err := isPlacedBy(pod, is)
+	if err == nil && !concerned && was != nil {
+		concerned, err = isPlacedBy(pod, was)
+	}
+	if err != nil {
+		return fwk.Queue, err
+	}
+	if concerned && s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: after, Filters: true}) {
+		return fwk.Queue, nil
+	}
+	return fwk.QueueSkip, nil
+}
+
+// isPlacedBy is true if a required term of the pod's affinity, or one of its topology spread constraints, selects the other pod.
+func isPlacedBy(pod, other *corev1.Pod) (bool, error) {
+	if affinity := pod.Spec.Affinity; affinity != nil && (affinity.PodAffinity != nil || affinity.PodAntiAffinity != nil) {
+		terms, err := fwk.GetAffinityTerms(pod, append(slices.Clone(fwk.GetPodAffinityTerms(affinity)), fwk.GetPodAntiAffinityTerms(affinity)...))
+		if err != nil {
+			return false, err
+		}
+		for i := range terms {
+			if terms[i].Selector.Matches(labels.Set(other.Labels)) { // the namespaces are not looked at: a needless cycle harms little
+				return true, nil
+			}
+		}
+	}
+	for i := range pod.Spec.TopologySpreadConstraints {
+		constraint := &pod.Spec.TopologySpreadConstraints[i]
+		if other.Namespace != pod.Namespace || constraint.WhenUnsatisfiable != corev1.DoNotSchedule {
+			continue
+		}
+		selector, err := metav1.LabelSelectorAsSelector(constraint.LabelSelector)
+		if err != nil {
+			return false, err
+		}
+		if selector.Matches(labels.Set(other.Labels)) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // isSchedulableAfterVolumeChange: nodes may reach the pod's volumes now that could not before.

@@ -7,9 +7,11 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/utils/ptr"
 )
 
 const (
@@ -135,5 +137,82 @@ func TestAPodThatNothingWokeIsNotTriedAgain(t *testing.T) {
 				p.expectNode("p", "node-a")
 			})
 		})
+	}
+}
+
+// A pod of strategy Adaptive finds a node in the first subset, again and again, and cannot be bound there.
+func TestAPodThatCannotBeBoundInASubsetGoesOn(t *testing.T) {
+	for name, tc := range map[string]struct{ strategy, want string }{
+		"Adaptive goes on":              {"type: Adaptive", "node-b"},
+		"and also without a simulation": {"type: Adaptive, adaptive: {disableSimulationSchedule: true}", "node-b"},
+		"Fixed has nowhere to go":       {"type: Fixed", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				p := openPort(t, "subsets: ["+inA+"}, "+inB+"}]\nscheduleStrategy: {"+tc.strategy+"}", nil, nodeOf("a"), nodeOf("b"))
+				p.server.refuseNode = "node-a"
+				p.pod("p")
+				for range 60 {
+					p.cycles()
+					time.Sleep(time.Second)
+				}
+				p.expectNode("p", tc.want)
+				p.server.refuseNode = ""
+				p.pod("next")
+				p.cycles()
+				p.expectNode("next", "node-a") // what refuses one pod need not refuse another
+			})
+		})
+	}
+}
+
+// A pod of strategy Adaptive that no subset has a node for waits like one of strategy Fixed, and goes on as soon as it can.
+func TestAPodThatHasTriedAllSubsetsGoesOnWithItsNeighbours(t *testing.T) {
+	required := func(pod *corev1.Pod) {
+		pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "cat"}}, TopologyKey: corev1.LabelHostname}}}}
+	}
+	cat := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "cat", UID: "cat-uid", Labels: map[string]string{"app": "cat"}},
+		Spec: corev1.PodSpec{NodeName: "node-a", Containers: []corev1.Container{{Name: "main"}}}}
+	first := nodeOf("a")
+	nominated := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "nominated", UID: "nominated-uid"},
+		Spec: corev1.PodSpec{SchedulerName: "berth-scheduler", Priority: ptr.To[int32](1000), PreemptionPolicy: ptr.To(corev1.PreemptNever), NodeSelector: map[string]string{"no": "where"},
+			Containers: []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: first.Status.Allocatable[corev1.ResourceCPU]}}}}},
+		Status: corev1.PodStatus{NominatedNodeName: "node-a"}}
+	small := func(pod *corev1.Pod) {
+		pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1m")}
+	}
+	for name, tc := range map[string]struct {
+		before *corev1.Pod
+		pod    func(*corev1.Pod)
+		news   func(*port)
+	}{
+		"a pod comes that its affinity requires": {nil, required, func(p *port) { p.create(cat.DeepCopy()) }},
+		"a pod gets the label":                   {func() *corev1.Pod { c := cat.DeepCopy(); c.Labels = map[string]string{}; return c }(), required, func(p *port) { p.relabel("cat", "app", "cat") }},
+		"a nominated pod is deleted":             {nominated, small, func(p *port) { p.delete("nominated") }},
+	} {
+		for _, strategy := range []string{"Fixed", "Adaptive"} {
+			t.Run(name+", "+strategy, func(t *testing.T) {
+				inBubble(t, func(t *testing.T) {
+					p := openPort(t, "subsets: ["+inA+"}, "+inB+"}]\nscheduleStrategy: {type: "+strategy+"}", nil, first.DeepCopy())
+					if tc.before != nil {
+						p.create(tc.before.DeepCopy())
+						p.cycles()
+					}
+					p.pod("p", tc.pod)
+					play := func(seconds int) {
+						for range seconds {
+							p.cycles()
+							time.Sleep(time.Second)
+						}
+					}
+					play(95) // from now on it is tried once in a minute
+					p.expectNode("p", "")
+					tc.news(p)
+					play(11) // the longest backoff of the queue is 10 s
+					p.expectNode("p", "node-a")
+				})
+			})
+		}
 	}
 }

@@ -196,6 +196,20 @@ func (p *port) delete(name string) {
 	settle()
 }
 
+// relabel sets a label of a pod.
+func (p *port) relabel(name, key, value string) {
+	p.t.Helper()
+	pod := p.get(name).DeepCopy()
+	if pod.Labels == nil {
+		pod.Labels = map[string]string{}
+	}
+	pod.Labels[key] = value
+	if _, err := p.client.CoreV1().Pods("ns").Update(p.ctx, pod, metav1.UpdateOptions{}); err != nil {
+		p.t.Fatal(err)
+	}
+	settle()
+}
+
 // stranger creates a pod without a spread. It fits on no node.
 func (p *port) stranger(name string) {
 	p.t.Helper()
@@ -266,6 +280,8 @@ type apiServer struct {
 	watch  *io.PipeWriter
 	// refuse is the name of a pod whose next bind is refused.
 	refuse string
+	// refuseNode is the name of a node to which all binds are refused.
+	refuseNode string
 }
 
 // spread creates or changes the spread "web".
@@ -339,6 +355,9 @@ func (a *apiServer) bind(ctx context.Context, name string, body io.Reader) (int,
 	var binding corev1.Binding
 	if err := json.NewDecoder(body).Decode(&binding); err != nil {
 		return failure(http.StatusBadRequest, metav1.StatusReasonBadRequest)
+	}
+	if a.refuseNode != "" && binding.Target.Name == a.refuseNode {
+		return failure(http.StatusForbidden, metav1.StatusReasonForbidden)
 	}
 	pods := a.client.CoreV1().Pods(binding.Namespace)
 	pod, err := pods.Get(ctx, name, metav1.GetOptions{})
