@@ -24,6 +24,9 @@ func (ev PodAsks) apply(l *Ledger) {
 		l.effects.Answer = l.answerUndivided(e)
 		return
 	}
+	if e.account.lagsBehind(e) && l.lateForNews(e) {
+		l.goAhead(e.account)
+	}
 	answer := l.held(e)
 	if answer.Reason == "" {
 		e.asked = e.position()
@@ -69,17 +72,12 @@ func (l *Ledger) answerUndivided(e *entry) (answer Answer) {
 // held is a refusal if the pod must wait for news before a subset can be chosen.
 func (l *Ledger) held(e *entry) Answer {
 	a := e.account
-	lags := a.policy != nil && a.replicasKnown && a.policy.LagsBehind(&a.plan, a.live[e.owner.uid])
-	if lags && l.lateForNews(e) {
-		l.goAhead(a)
-		lags = false
-	}
 	switch {
 	case a.policy == nil:
 		return Answer{Reason: v1beta1.ReasonInvalidSpread, Message: fmt.Sprintf("WorkloadSpread %q cannot be used until it is corrected: %s", a.active().Name, a.invalid)}
 	case a.policy.UsesPercent() && !a.replicasKnown:
 		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: a.unknownReplicas()}
-	case lags:
+	case a.lagsBehind(e) && !l.lateForNews(e):
 		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
 			"%s has more pods than the %d replicas that the scheduler has seen; waiting for the new number", a.workload, a.plan.Replicas)}
 	case l.awaitsOrdinals(e) && !l.lateForNews(e):
@@ -91,6 +89,11 @@ func (l *Ledger) held(e *entry) Answer {
 		return answer
 	}
 	return Answer{}
+}
+
+// lagsBehind is true if the workload must have more replicas than the ledger has seen, and a quota depends on their number.
+func (a *account) lagsBehind(e *entry) bool {
+	return a.policy != nil && a.replicasKnown && a.policy.LagsBehind(&a.plan, a.live[e.owner.uid])
 }
 
 // startCycle records that the pod has its cycle.

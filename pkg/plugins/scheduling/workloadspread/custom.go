@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,8 +48,8 @@ type customWorkloads struct {
 	kindQueue   workqueue.TypedRateLimitingInterface[schema.GroupKind]
 	targetQueue workqueue.TypedRateLimitingInterface[ledger.Workload]
 
-	// discovered is when watchKind last called discovery.
-	discovered time.Time
+	// discoveries limits how often watchKind calls discovery. Anybody may create pods with owners of any number of kinds that do not exist.
+	discoveries *rate.Limiter
 
 	mu    sync.Mutex
 	kinds map[schema.GroupKind]*customKind
@@ -56,14 +57,26 @@ type customWorkloads struct {
 	targets map[ledger.Workload]*customTarget
 }
 
-// discoveryInterval is the shortest time between two calls of discovery. Pods may name any number of owners of kinds that do not exist.
-const discoveryInterval = time.Second
+const (
+	// discoveryInterval is the shortest time between two calls of discovery, after the first discoveryBurst.
+	discoveryInterval = 10 * time.Second
+	discoveryBurst    = 30
+	// unservedFor is how long pods wait for a kind of their owners that the API server does not serve. It may have been created a moment ago.
+	unservedFor = 30 * time.Second
+	// maxUnserved is how many kinds are tried again that the API server does not serve. Pods below others do not wait, and the next pod has such a kind tried again.
+	maxUnserved = 200
+)
 
 type customKind struct {
-	// watched is false until the API server serves the kind.
+	// watched is false until the API server serves the kind. stop then ends its informer.
 	watched bool
-	// forbidden is true if the last list of the kind was forbidden.
-	forbidden bool
+	stop    context.CancelFunc
+	// stale is true if a version was watched that the API server does not serve any more, and discovery has not been called since.
+	stale bool
+	// unserved is since when the API server has not served the kind. Zero if it does, and before the first try.
+	unserved time.Time
+	// ends is true if the ledger was told that owners of this kind end the chain.
+	ends bool
 }
 
 type customTarget struct {
@@ -91,6 +104,7 @@ func newCustomWorkloads(config *restclient.Config, client kubernetes.Interface, 
 		dynamic:     dynamicClient,
 		metadata:    metadataClient,
 		clock:       now,
+		discoveries: rate.NewLimiter(rate.Every(discoveryInterval), discoveryBurst),
 		kindQueue:   workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[schema.GroupKind](100*time.Millisecond, 30*time.Second)),
 		targetQueue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[ledger.Workload](100*time.Millisecond, 30*time.Second)),
 		kinds:       map[schema.GroupKind]*customKind{},
@@ -182,16 +196,25 @@ func (c *customWorkloads) watched(gk schema.GroupKind) *customKind {
 
 // watchKind starts the informer of a kind. It fails until the API server serves the kind.
 func (c *customWorkloads) watchKind(ctx context.Context, gk schema.GroupKind) error {
+	c.mu.Lock()
+	stale := c.kinds[gk].stale
+	c.mu.Unlock()
+	if stale && !c.rediscover() {
+		return fmt.Errorf("%s is served in another version, or not any more", gk)
+	}
 	mapping, err := c.mapper.RESTMapping(gk)
 	if err != nil {
-		if now := c.clock.Now(); now.Sub(c.discovered) >= discoveryInterval {
-			c.mapper.Reset()
-			c.discovered = now
+		c.rediscover()
+		if meta.IsNoMatchError(err) && !c.isUnserved(gk) {
+			return nil
 		}
 		return fmt.Errorf("looking up %s: %w", gk, err)
 	}
+	c.mu.Lock()
+	c.kinds[gk].stale, c.kinds[gk].unserved = false, time.Time{}
+	c.mu.Unlock()
 	if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
-		c.tell(ledger.KindEndsChain{Kind: gk, Ends: true}) // objects below such an owner are in no namespace, so no spread can name one of its workloads
+		c.endChains(gk, true) // objects below such an owner are in no namespace, so no spread can name one of its workloads
 		return nil
 	}
 	resource := c.metadata.Resource(mapping.Resource)
@@ -229,32 +252,97 @@ func (c *customWorkloads) watchKind(ctx context.Context, gk schema.GroupKind) er
 	if _, err := informer.AddEventHandler(eventsOf(read, func(_, object metav1.Object) { read(object) }, read)); err != nil {
 		return fmt.Errorf("watching %s: %w", gk, err)
 	}
+	ctx, stop := context.WithCancel(ctx)
 	c.mu.Lock()
-	c.kinds[gk].watched = true
+	c.kinds[gk].watched, c.kinds[gk].stop = true, stop
 	c.mu.Unlock()
 	c.requeueTargets(gk)
 	go informer.RunWithContext(ctx)
 	return nil
 }
 
+// rediscover has the mapper call discovery again, unless it has done so too often. It returns whether it has.
+func (c *customWorkloads) rediscover() bool {
+	if !c.discoveries.AllowN(c.clock.Now(), 1) {
+		return false
+	}
+	c.mapper.Reset()
+	return true
+}
+
+// isUnserved records that the API server does not serve a kind. It is false if the kind is not to be tried again. Pods stop waiting for it after unservedFor, as they do in
+// the webhook and the controllers.
+func (c *customWorkloads) isUnserved(gk schema.GroupKind) bool {
+	c.mu.Lock()
+	kind, now, unserved := c.kinds[gk], c.clock.Now(), 0
+	if kind.unserved.IsZero() {
+		kind.unserved = now
+	}
+	late := now.Sub(kind.unserved) >= unservedFor
+	for _, other := range c.kinds {
+		if !other.unserved.IsZero() {
+			unserved++
+		}
+	}
+	c.mu.Unlock()
+	if unserved > maxUnserved && !c.isTarget(gk) {
+		c.endChains(gk, true)
+		c.mu.Lock()
+		delete(c.kinds, gk)
+		c.mu.Unlock()
+		return false
+	}
+	if late {
+		c.endChains(gk, true)
+	}
+	return true
+}
+
+// isTarget is true if a spread names a workload of the kind.
+func (c *customWorkloads) isTarget(gk schema.GroupKind) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key := range c.targets {
+		if key.Group == gk.Group && key.Kind == gk.Kind {
+			return true
+		}
+	}
+	return false
+}
+
+// endChains tells the ledger whether owners of the kind end the chain, unless it knows.
+func (c *customWorkloads) endChains(gk schema.GroupKind, ends bool) (changed bool) {
+	c.mu.Lock()
+	changed = c.kinds[gk].ends != ends
+	c.kinds[gk].ends = ends
+	c.mu.Unlock()
+	if changed {
+		c.tell(ledger.KindEndsChain{Kind: gk, Ends: ends})
+	}
+	return changed
+}
+
 // wasListed records the outcome of a list of the kind: success, or an error.
 func (c *customWorkloads) wasListed(ctx context.Context, gk schema.GroupKind, err error) {
-	forbidden := apierrors.IsForbidden(err)
-	if err != nil && !forbidden {
-		return
+	switch {
+	case err == nil:
+		c.endChains(gk, false)
+	case apierrors.IsForbidden(err):
+		if c.endChains(gk, true) {
+			klog.FromContext(ctx).Error(err, "Pods below this kind are treated as if it had no owner. Give the scheduler get, list and watch on it, "+
+				"in a ClusterRole with the label rbac.berth.dev/aggregate-to-workload-reader", "kind", gk)
+		}
+	case apierrors.IsNotFound(err):
+		c.mu.Lock()
+		kind := c.kinds[gk]
+		stop := kind.stop
+		kind.watched, kind.stale, kind.stop = false, true, nil
+		c.mu.Unlock()
+		if stop != nil { // else it is being started again
+			stop()
+			c.kindQueue.AddRateLimited(gk)
+		}
 	}
-	c.mu.Lock()
-	changed := c.kinds[gk].forbidden != forbidden
-	c.kinds[gk].forbidden = forbidden
-	c.mu.Unlock()
-	if !changed {
-		return
-	}
-	if forbidden {
-		klog.FromContext(ctx).Error(err, "Pods below this kind are treated as if it had no owner. Give the scheduler get, list and watch on it, "+
-			"in a ClusterRole with the label rbac.berth.dev/aggregate-to-workload-reader", "kind", gk)
-	}
-	c.tell(ledger.KindEndsChain{Kind: gk, Ends: forbidden})
 }
 
 func (c *customWorkloads) requeueTargets(gk schema.GroupKind) {
@@ -270,7 +358,8 @@ func (c *customWorkloads) requeueTargets(gk schema.GroupKind) {
 // readTarget reads the replicas and the ordinals of a workload, if a spread still names it.
 func (c *customWorkloads) readTarget(ctx context.Context, key ledger.Workload) error {
 	c.mu.Lock()
-	watched := c.kinds[schema.GroupKind{Group: key.Group, Kind: key.Kind}].watched
+	kind := c.kinds[schema.GroupKind{Group: key.Group, Kind: key.Kind}]
+	watched := kind != nil && kind.watched
 	target := c.targets[key]
 	c.mu.Unlock()
 	if target == nil || !watched {

@@ -3,6 +3,7 @@ package workloadspread
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,16 +37,18 @@ import (
 // training is a world in which spreads name the TFJob "job", with 2 replicas at spec.ps and 8 at spec.worker.
 type training struct {
 	*world
+	client   *fake.Clientset
 	custom   *customWorkloads
 	metadata metadatafake.MetadataClient
 	// reads counts the reads of the job so far. The other fields say what the next reads wait for, and with which error they fail.
 	reads atomic.Int32
 	hold  chan struct{}
 	fails atomic.Pointer[error]
-	// forbidden is true while the plugin may not list and watch the jobs. watches are the open watches.
-	forbidden atomic.Bool
-	mu        sync.Mutex
-	watches   []apiwatch.Interface
+	// forbidden is true while the plugin may not list and watch the jobs, in version refuseOnly if that is set. watches are the open watches.
+	forbidden  atomic.Bool
+	refuseOnly string
+	mu         sync.Mutex
+	watches    []apiwatch.Interface
 }
 
 var jobKey = ledger.Workload{Namespace: "ns", Group: "kubeflow.org", Kind: "TFJob", Name: "job"}
@@ -57,8 +60,8 @@ func newTraining(t *testing.T) *training {
 	handlers := utilruntime.ErrorHandlers
 	utilruntime.ErrorHandlers = nil
 	t.Cleanup(func() { utilruntime.ErrorHandlers = handlers })
-	j := &training{world: newWorld(t, 0)}
 	client := fake.NewClientset()
+	j := &training{world: newWorld(t, 0), client: client}
 	for _, version := range []string{"kubeflow.org/v1", "kubeflow.org/v2"} {
 		client.Resources = append(client.Resources, &metav1.APIResourceList{GroupVersion: version,
 			APIResources: []metav1.APIResource{{Name: "tfjobs", Kind: "TFJob", Namespaced: true}}})
@@ -90,11 +93,14 @@ func newTraining(t *testing.T) *training {
 		t.Fatal(err)
 	}
 	watched := metadatafake.NewSimpleMetadataClient(scheme, j.object())
-	watched.PrependReactor("list", "tfjobs", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return j.forbidden.Load(), nil, errForbidden
+	refused := func(action clienttesting.Action) bool {
+		return j.forbidden.Load() && (j.refuseOnly == "" || j.refuseOnly == action.GetResource().Version)
+	}
+	watched.PrependReactor("list", "tfjobs", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		return refused(action), nil, errForbidden
 	})
 	watched.PrependWatchReactor("tfjobs", func(action clienttesting.Action) (bool, apiwatch.Interface, error) {
-		if j.forbidden.Load() {
+		if refused(action) {
 			return true, nil, errForbidden
 		}
 		watcher, err := watched.Tracker().Watch(action.GetResource(), action.GetNamespace())
@@ -408,8 +414,8 @@ func (j *training) owned(name, kind string) *corev1.Pod {
 	return pod
 }
 
-// TestDiscoveryIsCalledOnceASecond has owners of kinds that do not exist, and asks for each of them several times.
-func TestDiscoveryIsCalledOnceASecond(t *testing.T) {
+// TestDiscoveryIsCalledSeldom has owners of kinds that do not exist, and asks for each of them several times.
+func TestDiscoveryIsCalledSeldom(t *testing.T) {
 	client := fake.NewClientset()
 	client.Resources = append(client.Resources, &metav1.APIResourceList{GroupVersion: "example.com/v1", APIResources: []metav1.APIResource{{Name: "pools", Kind: "Pool"}}})
 	now := clocktesting.NewFakePassiveClock(time.Now())
@@ -417,10 +423,13 @@ func TestDiscoveryIsCalledOnceASecond(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for second := range 3 {
+	custom.tell = func(ledger.Event) {}
+	for interval := range 3 {
 		client.ClearActions()
 		for i := range 100 {
-			if err := custom.watchKind(t.Context(), schema.GroupKind{Group: "example.com", Kind: fmt.Sprintf("Kind%d", i%20)}); !meta.IsNoMatchError(err) {
+			kind := schema.GroupKind{Group: "example.com", Kind: fmt.Sprintf("Kind%d", i%20)}
+			custom.want(kind)
+			if err := custom.watchKind(t.Context(), kind); !meta.IsNoMatchError(err) {
 				t.Fatalf("got %v, want that there is no such kind", err)
 			}
 		}
@@ -431,11 +440,63 @@ func TestDiscoveryIsCalledOnceASecond(t *testing.T) {
 			}
 		}
 		// The mapper calls discovery when it is asked first.
-		if want := 1 + map[bool]int{true: 1}[second == 0]; lookups != want {
-			t.Errorf("second %d: discovery was called %d times, want %d", second, lookups, want)
+		if want := map[bool]int{true: 1 + discoveryBurst, false: 1}[interval == 0]; lookups != want {
+			t.Errorf("interval %d: discovery was called %d times, want %d", interval, lookups, want)
 		}
 		now.SetTime(now.Now().Add(discoveryInterval))
 	}
+	for i := range 10_000 { // by a tenant who creates pods
+		kind := schema.GroupKind{Group: "example.com", Kind: fmt.Sprintf("Other%d", i)}
+		custom.want(kind)
+		_ = custom.watchKind(t.Context(), kind) // there is no such kind
+	}
+	if kinds := len(custom.kinds); kinds > maxUnserved {
+		t.Errorf("%d kinds that do not exist are tried again and again", kinds)
+	}
+}
+
+// A pod whose owner is of a kind that the API server does not serve waits for a while only: the kind may be new, or gone for good.
+func TestAKindThatIsNotServedEndsTheChain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newTraining(t)
+		j.spread("older", 1, "kubeflow.org/v1 TFJob", "spec.ps") // of another workload
+		pod := j.owned("p", "Ghost")
+		j.expectHeld(pod)
+		time.Sleep(2 * unservedFor)
+		synctest.Wait()
+		if got := j.asks(pod); got != "no spread" {
+			t.Errorf("after a minute: %s", got)
+		}
+	})
+}
+
+// The API server stops serving the version of a kind that the scheduler watches.
+func TestAKindIsWatchedInAnotherVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		was := errForbidden
+		defer func() { errForbidden = was }()
+		j := newTraining(t)
+		j.spread("older", 1, "kubeflow.org/v2 TFJob", "spec.ps")
+		synctest.Wait()
+		errForbidden = apierrors.NewNotFound(schema.GroupResource{Group: "kubeflow.org", Resource: "tfjobs"}, "")
+		j.refuseOnly = "v1"
+		j.client.Resources = slices.DeleteFunc(j.client.Resources, func(l *metav1.APIResourceList) bool { return l.GroupVersion == "kubeflow.org/v1" })
+		j.forbid(true) // v1 is gone; v2 is served
+		above := j.object()
+		above.Name, above.UID, above.APIVersion = "new", "new-uid", "kubeflow.org/v2"
+		second := j.custom.metadata.Resource(schema.GroupVersionResource{Group: "kubeflow.org", Version: "v2", Resource: "tfjobs"}).Namespace("ns").(metadatafake.MetadataClient)
+		if _, err := second.CreateFake(above, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		pod := podOf("new-uid", "p")
+		pod.OwnerReferences[0].APIVersion, pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].Name = "kubeflow.org/v2", "TFJob", "new"
+		j.see(pod)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := j.asks(pod); got != "no spread" {
+			t.Errorf("a pod of a job that is served in v2 alone: %s", got)
+		}
+	})
 }
 
 func TestAnOwnerOfAClusterScopedKindEndsTheChain(t *testing.T) {
