@@ -431,3 +431,29 @@ func TestALentClaimIsKeptAndBound(t *testing.T) {
 	w.scale(11)
 	w.expectChoice(w.pod("next"), "a")
 }
+
+// A pod that finds a node, and cannot be bound to it, goes on after a while.
+func TestAnAdaptivePodGoesOnFromASubsetInWhichBindsFail(t *testing.T) {
+	w := newWorld(t, 2)
+	w.spread(1, adaptive)
+	pod := w.pod("p")
+	for try := range mostFailures {
+		d := w.schedule(pod)
+		if d.Name() != "a" {
+			t.Fatalf("try %d is in %s", try, d.Name())
+		}
+		w.bindRefused(pod)
+		w.expectKept("a=1 b=0")
+		w.step(failingPeriod / mostFailures)
+	}
+	// So often, but not for so long: the API server may have been busy.
+	w.reserve(pod, w.ask(pod).Decision)
+	w.unreserve(pod)
+	w.expectKept("a=0 b=0")
+	w.expectAwake("p")
+	if d := w.schedule(pod); d.Name() != "b" {
+		t.Fatalf("it is in %s", d.Name())
+	}
+	w.bindRefused(pod)
+	w.expectKept("a=0 b=1")
+}

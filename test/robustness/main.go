@@ -91,7 +91,7 @@ var suites = map[string][]suite{
 		{every, []string{"-run", searches, "./pkg/moves"}},
 	},
 	"pkg/plugins/scheduling/workloadspread": {
-		{examples, []string{"-run", "Lease|TakeOver|Bind|Leader|Gate|BeyondAllQuotas|Deleted", "-skip", searches, "./pkg/plugins/scheduling/workloadspread"}},
+		{examples, []string{"-run", "Lease|TakeOver|Bind|Leader|Gate|BeyondAllQuotas|Deleted|SpreadComes|GoesOn|Kind", "-skip", searches, "./pkg/plugins/scheduling/workloadspread"}},
 		{every, []string{"-run", searches, "./pkg/plugins/scheduling/workloadspread"}},
 	},
 	"pkg/controller":            {{examples, []string{"./pkg/controller"}}},
