@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
@@ -30,6 +31,30 @@ func TestALeaseGoesByTheMonotonicClock(t *testing.T) {
 	if !l.startBind() {
 		t.Error("a process that holds its lease may not bind")
 	}
+}
+
+// TestALeaseEndsWhileAVirtualMachineIsPaused: the monotonic clock stands still meanwhile, and others hold the lease.
+func TestALeaseEndsWhileAVirtualMachineIsPaused(t *testing.T) {
+	l := &lease{clock: clock.RealClock{}, uncertainPeriod: time.Minute}
+	if err := l.observe(grantedLock{}).Create(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "me", LeaseDurationSeconds: 15}); err != nil {
+		t.Fatal(err)
+	}
+	l.until = earlierOnTheWall(t, l.until, time.Minute)
+	if l.startBind() {
+		t.Error("a process whose lease ended a minute ago may bind")
+	}
+}
+
+// earlierOnTheWall changes the wall clock's reading of a time, and not that of the monotonic clock. Package time has no function for that: only clocks that disagree do it.
+func earlierOnTheWall(t *testing.T, at time.Time, by time.Duration) time.Time {
+	t.Helper()
+	const secondsAt = 30 // of the first word of a time with both readings, which begins with nanoseconds
+	shifted := at
+	*(*uint64)(unsafe.Pointer(&shifted)) -= uint64(by/time.Second) << secondsAt
+	if at.Round(0).Sub(shifted.Round(0)) != by || !shifted.Equal(at) {
+		t.Fatalf("%s is not %s with another wall clock", shifted, at)
+	}
+	return shifted
 }
 
 // TestADoubtAboutABindGoesByTheMonotonicClock: a slot must not be free while its bind may still happen because the wall clock jumps ahead.

@@ -102,11 +102,17 @@ func (l *lease) isStopped() bool {
 func (l *lease) startBind() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.stopped || l.elected && !l.clock.Now().Before(l.until) {
+	if l.stopped || l.elected && l.hasEnded() {
 		return false
 	}
 	l.underWay++
 	return true
+}
+
+// hasEnded goes by both clocks of the machine: somebody may set the wall clock back, and the monotonic clock stands still while a virtual machine is paused.
+func (l *lease) hasEnded() bool {
+	now := l.clock.Now()
+	return !now.Before(l.until) || !now.Round(0).Before(l.until.Round(0))
 }
 
 // endBind records whether the bind has a certain outcome, or may still happen.
