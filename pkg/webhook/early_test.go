@@ -530,7 +530,7 @@ func TestAdmissionPicksTheSubsetOfAnOrdinalPastReservedOnes(t *testing.T) {
 	}
 	set.SetGeneration(2)
 	set.Object["spec"].(map[string]any)["reserveOrdinals"] = []any{"0-6"}
-	if err := live.Client.Update(t.Context(), set); err != nil {
+	if err := live.Update(t.Context(), set); err != nil {
 		t.Fatal(err)
 	}
 	expect(replica(), [2]string{"db-9", "c"}, [2]string{"db-8", "b"}, [2]string{"db-7", "a"})

@@ -79,7 +79,7 @@ func TestReviewsOfFederatedReplicaSets(t *testing.T) {
 			if diff := cmp.Diff(tc.wantErrors, refused, beginAs); diff != "" {
 				t.Errorf("errors (-want +got):\n%s\n%+v", diff, response.Result)
 			}
-			if diff := cmp.Diff(tc.wantWarnings, []string(response.Warnings), beginAs); diff != "" {
+			if diff := cmp.Diff(tc.wantWarnings, response.Warnings, beginAs); diff != "" {
 				t.Errorf("warnings (-want +got):\n%s", diff)
 			}
 		})

@@ -79,7 +79,7 @@ func (o *opener) open(ctx context.Context, pod *corev1.Pod, d *ledger.Decision) 
 	if o == nil || !subset.IsGated(pod) {
 		return nil
 	}
-	open, err := openIn(pod, d, time.Now())
+	open, err := openIn(pod, d, o.book.clock.Now())
 	if err != nil {
 		return err
 	}

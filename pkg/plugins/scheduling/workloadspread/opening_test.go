@@ -100,6 +100,7 @@ func (p *port) expectOpen(name, zone string) {
 
 func TestAGateIsOpenedRightBeforeTheBinding(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
+		t.Helper()
 		p := openGatedPort(t, gatedSpread, nodeOf("a"), nodeOf("b"))
 		for i := range 3 {
 			p.pod(fmt.Sprintf("p%d", i), subset.Gate)
@@ -124,6 +125,7 @@ func TestAGateIsOpenedRightBeforeTheBinding(t *testing.T) {
 
 func TestTheGateOfAPodThatFindsNoNodeIsOpenedInTheSubsetThatItHasClaimed(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
+		t.Helper()
 		p := openGatedPort(t, gatedSpread, nodeOf("b"))
 		heard := p.listen()
 		p.pod("p0", subset.Gate)
@@ -171,6 +173,7 @@ func TestAPodWithAnOpenGateThatWaitsForANodeLooksUnschedulable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
+				t.Helper()
 				p := openGatedPort(t, gatedSpread, nodeOf("b"))
 				heard := p.listen()
 				tc.do(p)
