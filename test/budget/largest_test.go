@@ -84,7 +84,8 @@ func TestTheLargestPodsCostTheAPIServerLittle(t *testing.T) {
 				}
 				return after.Since(before)[sandbox.APIServer] / times
 			}
-			without, with := cost(false), cost(true)
+			// The least of two: whatever else the API server does meanwhile only adds to it.
+			without, with := min(cost(false), cost(false)), min(cost(true), cost(true))
 			t.Logf("one update costs %v, and %v if the pod is protected", without, with)
 			if limit := 5*without + 50*time.Millisecond; with > limit {
 				t.Errorf("one update of a protected pod costs %v, want at most %v", with, limit)
