@@ -71,7 +71,14 @@ func Converts(definition *apiextensionsv1.CustomResourceDefinition) bool {
 const Lifetime = time.Hour
 
 // Configurations are the names of the webhook configurations. Each name has a validating and a mutating one. SidecarConfiguration is among them, and may be missing.
-var Configurations = []string{"berth-webhook", "berth-budget", SidecarConfiguration}
+var Configurations = []string{PodConfiguration, BudgetConfiguration, SidecarConfiguration}
+
+const (
+	// PodConfiguration is the name of the webhook configurations for spreads, UnitedDeployments and pods.
+	PodConfiguration = "berth-webhook"
+	// BudgetConfiguration is the name of those for budgets and evictions.
+	BudgetConfiguration = "berth-budget"
+)
 
 // SidecarConfiguration is the name of the webhook configurations for SidecarSets. It comes before that of pods in the alphabet, so that sidecars are injected before a subset
 // is picked, and a subset's patch may change them.
@@ -92,10 +99,10 @@ var (
 		"podunavailablebudgets.budget.berth.dev": Budgets,
 	}
 	mutating = map[string]string{
-		"pod.sidecar.berth.dev":      Sidecars,
-		"pod.berth.dev":              Pods,
-		"required.pod.berth.dev":     RequiredPods,
-		"evictions.budget.berth.dev": Evictions,
+		SidecarWebhook:           Sidecars,
+		PodWebhook:               Pods,
+		"required.pod.berth.dev": RequiredPods,
+		EvictionWebhook:          Evictions,
 	}
 )
 

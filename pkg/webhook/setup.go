@@ -104,7 +104,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 		return fmt.Errorf("adding the migration of stored objects: %w", err)
 	}
 	spreads := &uses{
-		configuration: "berth-webhook", webhook: endpoint.PodWebhook, kind: &v1beta1.WorkloadSpreadList{}, example: &v1beta1.WorkloadSpread{}, objects: mgr.GetCache(),
+		configuration: endpoint.PodConfiguration, webhook: endpoint.PodWebhook, kind: &v1beta1.WorkloadSpreadList{}, example: &v1beta1.WorkloadSpread{}, objects: mgr.GetCache(),
 		configurations: configurations, live: mgr.GetAPIReader(), writer: mgr.GetClient(), clock: clock.RealClock{},
 	}
 	if err := mgr.Add(spreads); err != nil {
@@ -112,7 +112,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	}
 	if opts.Budgets {
 		budgets := *spreads
-		budgets.configuration, budgets.webhook = "berth-budget", endpoint.EvictionWebhook
+		budgets.configuration, budgets.webhook = endpoint.BudgetConfiguration, endpoint.EvictionWebhook
 		budgets.kind, budgets.example = &policyv1beta1.PodUnavailableBudgetList{}, &policyv1beta1.PodUnavailableBudget{}
 		if err := mgr.Add(&budgets); err != nil {
 			return fmt.Errorf("adding the namespaces with budgets: %w", err)

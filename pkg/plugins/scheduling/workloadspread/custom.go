@@ -313,8 +313,10 @@ func (c *customWorkloads) isTarget(gk schema.GroupKind) bool {
 // endChains tells the ledger whether owners of the kind end the chain, unless it knows.
 func (c *customWorkloads) endChains(gk schema.GroupKind, ends bool) (changed bool) {
 	c.mu.Lock()
-	changed = c.kinds[gk].ends != ends
-	c.kinds[gk].ends = ends
+	kind := c.kinds[gk]
+	if changed = kind != nil && kind.ends != ends; changed { // nil if isUnserved has dropped it
+		kind.ends = ends
+	}
 	c.mu.Unlock()
 	if changed {
 		c.tell(ledger.KindEndsChain{Kind: gk, Ends: ends})
@@ -334,9 +336,11 @@ func (c *customWorkloads) wasListed(ctx context.Context, gk schema.GroupKind, er
 		}
 	case apierrors.IsNotFound(err):
 		c.mu.Lock()
-		kind := c.kinds[gk]
-		stop := kind.stop
-		kind.watched, kind.stale, kind.stop = false, true, nil
+		var stop context.CancelFunc
+		if kind := c.kinds[gk]; kind != nil { // the last list of a kind that was dropped may come late
+			stop = kind.stop
+			kind.watched, kind.stale, kind.stop = false, true, nil
+		}
 		c.mu.Unlock()
 		if stop != nil { // else it is being started again
 			stop()
