@@ -289,12 +289,14 @@ func (s *shop) state() string {
 type podWatch struct {
 	mu      sync.Mutex
 	running map[types.UID]bool
-	gone    int
+	// nodes are those of all pods that ran, also of pods that are gone.
+	nodes map[types.UID]string
+	gone  int
 }
 
 func watchPods(t *testing.T, namespace string) *podWatch {
 	t.Helper()
-	w := &podWatch{running: map[types.UID]bool{}}
+	w := &podWatch{running: map[types.UID]bool{}, nodes: map[types.UID]string{}}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.NewListWatchFromClient(the.Client.CoreV1().RESTClient(), "pods", namespace, fields.Everything()),
 		ObjectType:    &corev1.Pod{},
@@ -312,7 +314,7 @@ func (w *podWatch) see(pod *corev1.Pod) {
 	defer w.mu.Unlock()
 	switch {
 	case pod.DeletionTimestamp == nil:
-		w.running[pod.UID] = isReady(pod)
+		w.running[pod.UID], w.nodes[pod.UID] = isReady(pod), pod.Spec.NodeName
 	case w.running[pod.UID]:
 		w.running[pod.UID] = false
 		w.gone++
@@ -324,6 +326,13 @@ func (w *podWatch) deleted() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.gone
+}
+
+// nodeOf is the node of a pod that ran.
+func (w *podWatch) nodeOf(pod types.UID) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.nodes[pod]
 }
 
 // The first case of the README. The own nodes have more room than the quota allows to use, and no elastic node exists.
@@ -492,6 +501,34 @@ func (s *shop) expectNothingHalfDrained() {
 	}); err != nil {
 		s.t.Errorf("%v\n%s", err, s.state())
 	}
+}
+
+// expectEvictionsToHaveRemovedNodes fails if a node is still there from which Karpenter has evicted pods: they moved for nothing. Karpenter writes an event for
+// each pod. Returns how many there are.
+func (s *shop) expectEvictionsToHaveRemovedNodes() int {
+	s.t.Helper()
+	moved := 0
+	if err := the.WaitFor(s.t.Context(), "the nodes of evicted pods to be gone", func(ctx context.Context) (string, error) {
+		events, err := the.Client.CoreV1().Events(s.namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=Evicted,involvedObject.kind=Pod"})
+		if err != nil {
+			return "", err
+		}
+		nodes, err := the.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: poolLabel + "=" + s.namespace + "-elastic"})
+		if err != nil {
+			return "", err
+		}
+		moved = len(events.Items)
+		for i := range events.Items {
+			pod := events.Items[i].InvolvedObject
+			if node := s.pods.nodeOf(pod.UID); slices.ContainsFunc(nodes.Items, func(n corev1.Node) bool { return n.Name == node }) {
+				return fmt.Sprintf("%s was evicted from %s", pod.Name, node), nil
+			}
+		}
+		return "", nil
+	}); err != nil {
+		s.t.Errorf("%v\n%s", err, s.state())
+	}
+	return moved
 }
 
 // With strategy Adaptive, pods for which the own nodes have no room go on, before any node is made for them.

@@ -46,6 +46,7 @@ func TestAnyScalingEndsWithAllPodsRunning(t *testing.T) {
 		t.Logf("all run after %s", time.Since(began).Round(time.Second))
 	}
 	s.expectNothingHalfDrained()
+	t.Logf("Karpenter evicted %d pods", s.expectEvictionsToHaveRemovedNodes())
 }
 
 // layoutOf is where the pods belong: the first 10 on the own nodes.

@@ -1,6 +1,6 @@
 // Command bench measures how long the pods of a Deployment take from the scale-up until all of them run. It uses one sandbox of 100 nodes. It
 // measures Berth's scheduler with a spread over three zones, and the stock scheduler, in turn; with -weights, a spread by weights and one by percentages;
-// with -gated, a spread with binding Gated and one with Late.
+// with -gated, a spread with binding Gated and one with Late; with -floor, the stock scheduler beside what no implementation can avoid, and without it.
 // Machines are noisy, so it prints every run, the medians and the ratio of each pair.
 package main
 
@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -35,17 +36,22 @@ const (
 	nodes = 100
 	// limit bounds one run.
 	limit = 5 * time.Minute
+	// withWebhook and withPatch are the names of workloads that show what no implementation can avoid.
+	withWebhook = "webhook"
+	withPatch   = "patch"
 )
 
 func main() {
 	adaptive := flag.Bool("adaptive", false, "use strategy Adaptive without quotas, and pods so large that the first two zones fill up")
 	weights := flag.Bool("weights", false, "compare a spread with weights 1, 1 and 3 to one with percentages 20, 20 and no limit")
 	gated := flag.Bool("gated", false, "compare a spread with binding Gated to one with Late")
+	floor := flag.String("floor", "", "webhook: compare the stock scheduler beside a webhook that does nothing to the stock scheduler alone; "+
+		"patch: the same with one patch of each pod, when all run; empty: do not")
 	pods := flag.Int("pods", 1000, "pods of the Deployment; with -adaptive 1000 is all that fits")
 	pairs := flag.Int("pairs", 5, "measured runs of each scheduler, after one that is not counted")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *adaptive, *weights, *gated, *pods, *pairs)
+	err := run(ctx, *adaptive, *weights, *gated, *floor, *pods, *pairs)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -53,7 +59,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, adaptive, weights, gated bool, pods, pairs int) (err error) {
+func run(ctx context.Context, adaptive, weights, gated bool, floor string, pods, pairs int) (err error) {
 	dir, err := os.MkdirTemp("", "berth-bench-")
 	if err != nil {
 		return err
@@ -84,9 +90,23 @@ func run(ctx context.Context, adaptive, weights, gated bool, pods, pairs int) (e
 			more: strings.Replace(percentages, "scheduleStrategy: {", "scheduleStrategy: {binding: Gated, ", 1)}
 		other.name = "late"
 	}
+	switch floor {
+	case "":
+	case withWebhook, withPatch:
+		spread = &workload{cluster: cluster, name: floor, scheduler: corev1.DefaultSchedulerName, pods: pods, cpu: cpu}
+	default:
+		return fmt.Errorf("-floor is %q: must be %s or %s", floor, withWebhook, withPatch)
+	}
 	for _, w := range []*workload{spread, other} {
 		if err := w.create(ctx); err != nil {
 			return err
+		}
+		if w.name == withWebhook {
+			stop, err := cluster.ServePodWebhook(ctx, w.namespace, nil)
+			if err != nil {
+				return err
+			}
+			defer stop()
 		}
 		if _, err := w.measure(ctx); err != nil { // warms caches; Berth also takes over the quotas
 			return err
@@ -117,6 +137,24 @@ func run(ctx context.Context, adaptive, weights, gated bool, pods, pairs int) (e
 		fmt.Printf("%-28s %8.2f %8.2f\n", component, median(secondsOf(component, used[spread])), median(secondsOf(component, used[other])))
 	}
 	return nil
+}
+
+// patchPods gives each pod of the namespace an annotation, with as many requests at a time as a scheduler has binds on their way.
+func (w *workload) patchPods(ctx context.Context) error {
+	pods, err := w.cluster.Pods(ctx, w.namespace)
+	if err != nil {
+		return err
+	}
+	requests, ctx := errgroup.WithContext(ctx)
+	requests.SetLimit(16)
+	for i := range pods {
+		requests.Go(func() error {
+			_, err := w.cluster.Client.CoreV1().Pods(w.namespace).Patch(ctx, pods[i].Name, types.MergePatchType,
+				[]byte(`{"metadata":{"annotations":{"example.com/patched":"true"}}}`), metav1.PatchOptions{})
+			return err
+		})
+	}
+	return requests.Wait()
 }
 
 func secondsOf(component string, runs []harness.CPU) []float64 {
@@ -220,6 +258,11 @@ func (w *workload) measure(ctx context.Context) (r result, err error) {
 	}
 	if err := w.waitForRunning(ctx, w.pods); err != nil {
 		return r, err
+	}
+	if w.name == withPatch {
+		if err := w.patchPods(ctx); err != nil {
+			return r, err
+		}
 	}
 	r.seconds = time.Since(started).Seconds()
 	after, err := w.cluster.CPU()
