@@ -138,6 +138,8 @@ var (
 var gated = v1beta1.ScheduleStrategy{Type: v1beta1.AdaptiveScheduleStrategy, Binding: v1beta1.GatedBinding,
 	Adaptive: &v1beta1.AdaptiveStrategy{RescheduleCriticalSeconds: ptr.To[int32](30)}}
 
+var skipping = v1beta1.ScheduleStrategy{Type: v1beta1.AdaptiveScheduleStrategy, Adaptive: &v1beta1.AdaptiveStrategy{UnschedulableLastSeconds: ptr.To[int32](3600)}}
+
 func opened(name, in string, since time.Duration) Pod {
 	pod := waiting(name, in, since)
 	pod.Admitted.Opened = true
@@ -545,6 +547,18 @@ func TestReturn(t *testing.T) {
 			moves:    []v1beta1.Move{{From: "a", To: "b", Round: 1, Time: metav1.NewTime(start.Add(-9 * time.Minute))}},
 			cluster:  rooms{places: map[int]int{0: 1}},
 			wantHeld: map[string]v1beta1.Reason{"b0": v1beta1.ReasonSettling},
+		},
+		"nobody returns to a subset that is skipped for an hour": {
+			strategy: &skipping, quotas: []int{2, -1}, pods: many("b", 1, hour),
+			moves:    []v1beta1.Move{{From: "a", To: "b", Round: 1, Time: metav1.NewTime(start.Add(-20 * time.Minute)), Reason: string(v1beta1.ReasonUnschedulableTooLong)}},
+			cluster:  rooms{places: map[int]int{0: 1}},
+			wantHeld: map[string]v1beta1.Reason{"b0": v1beta1.ReasonSettling},
+		},
+		"pods return at once if others left because the quota was lowered": {
+			strategy: &skipping, quotas: []int{2, -1}, pods: many("b", 1, hour),
+			moves:   []v1beta1.Move{{From: "a", To: "b", Round: 1, Time: metav1.NewTime(start.Add(-20 * time.Minute)), Reason: string(v1beta1.ReasonOverQuota)}},
+			cluster: rooms{places: map[int]int{0: 1}},
+			want:    []string{"b0 1>0 EarlierSubsetHasRoom"},
 		},
 		"nobody returns in a cycle in which others left": {
 			quotas: []int{2, -1}, pods: many("b", 1, hour), moved: Away,

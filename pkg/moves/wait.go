@@ -98,7 +98,11 @@ func (f *Facts) settles(stable time.Duration, in int) (wait Wait) {
 		if m.From != f.Policy.Subsets[in].Name || m.To == m.From || f.isHomeward(m) {
 			continue
 		}
-		if until := m.Time.Add(max(stable, f.Policy.Adaptive.Skip)); wait.Reason == "" || until.After(wait.Until) {
+		hold := stable
+		if m.Reason != string(v1beta1.ReasonOverQuota) { // a quota that was lowered says nothing about the nodes
+			hold = max(stable, f.Policy.Adaptive.Skip)
+		}
+		if until := m.Time.Add(hold); wait.Reason == "" || until.After(wait.Until) {
 			wait = Wait{v1beta1.ReasonSettling, until, m.Time.Time, m}
 		}
 	}
