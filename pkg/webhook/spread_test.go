@@ -65,7 +65,7 @@ func raw(t *testing.T, spread *v1beta1.WorkloadSpread) runtime.RawExtension {
 }
 
 func TestARefusalCarriesEveryErrorAsACauseOfItsField(t *testing.T) {
-	response := ask(t, cacheOf(t, spreadOf("first", "web", 5)), changed(spreadOf("web", "web", 1), broken), nil)
+	response := ask(t, cacheOf(t, spreadOf("xyz", "web", 1)), changed(spreadOf("web", "web", 1), broken), nil)
 	if response.Allowed || response.Result.Code != http.StatusUnprocessableEntity || response.Result.Reason != metav1.StatusReasonInvalid {
 		t.Fatalf("got %+v", response)
 	}
@@ -80,8 +80,8 @@ func TestARefusalCarriesEveryErrorAsACauseOfItsField(t *testing.T) {
 	if diff := cmp.Diff(want, fields); diff != "" {
 		t.Errorf("fields of the causes (-want +got):\n%s", diff)
 	}
-	if message := response.Result.Message; !strings.Contains(message, `"first"`) {
-		t.Errorf("the first spread is not named: %s", message)
+	if message := response.Result.Message; !strings.Contains(message, `"xyz"`) {
+		t.Errorf("the other spread is not named: %s", message)
 	}
 }
 

@@ -75,12 +75,12 @@ func ValidateSpread(spread, old *v1beta1.WorkloadSpread, known Known) (warnings 
 func validateTarget(spread, old *v1beta1.WorkloadSpread, known *Known, path *field.Path) (warnings []string, errs field.ErrorList) {
 	if other := conflictingSpread(spread, known.Spreads); other != nil {
 		switch {
-		case old == nil:
+		case workload.Wins(other, spread):
+			// It may be a step to give a spread another name: Helm and Flux create the new object before they delete the old one.
+			warnings = append(warnings, fmt.Sprintf("%s: has no effect as long as the older WorkloadSpread %q divides %s", path, other.Name, workloadName(spread)))
+		case old == nil: // made in the same second, and first by its name
 			errs = append(errs, field.Forbidden(path,
 				fmt.Sprintf("WorkloadSpread %q already divides %s, and a workload can have only one: change or delete that one", other.Name, workloadName(spread))))
-		case workload.Wins(other, spread):
-			// The target cannot be changed, so this update did not cause the conflict. It may even be a step to resolve it.
-			warnings = append(warnings, fmt.Sprintf("%s: has no effect, because the older WorkloadSpread %q divides %s", path, other.Name, workloadName(spread)))
 		}
 	}
 	if why := dividedByUnited(spread, &known.Target); why != "" {

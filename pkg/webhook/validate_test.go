@@ -185,23 +185,23 @@ func TestValidateSpread(t *testing.T) {
 		},
 		"late binding where there is none":        {spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.LateBinding })},
 		"nodes that are not known are not missed": {spread: changed(web, selecting("disk", "pool"))},
-		"a second spread for a workload is refused and told of the first": {
+		"a second spread for a workload has no effect and is told of the first": {
 			spread: web, known: Known{Spreads: spreads(older)},
-			wantErrors: []string{`spec.targetRef: Forbidden: WorkloadSpread "older" already divides Deployment web`},
+			wantWarnings: []string{`spec.targetRef: has no effect as long as the older WorkloadSpread "older" divides Deployment web`},
 		},
 		"of several spreads for the workload the one that divides it is named": {
 			spread: web, known: Known{Spreads: spreads(older, oldest)},
-			wantErrors: []string{`WorkloadSpread "oldest" already divides`},
+			wantWarnings: []string{`older WorkloadSpread "oldest" divides`},
 		},
-		"a second spread is refused also if it sorts before the first of the same second": {
+		"a second spread is refused if it sorts before the first of the same second": {
 			spread: web, known: Known{Spreads: spreads(spreadOf("xyz", "web", 1))},
 			wantErrors: []string{`WorkloadSpread "xyz" already divides`},
 		},
-		"a second spread is refused together with its other errors": {
+		"a second spread is refused for its other errors": {
 			spread: changed(web, broken), known: Known{Spreads: spreads(older)},
-			wantErrors: []string{"tolerations[0]", "resources.limit", "labels", `"older"`},
+			wantErrors: []string{"tolerations[0]", "resources.limit", "labels"}, wantWarnings: []string{`"older"`},
 		},
-		"the version of the target makes no other workload":   {spread: web, known: Known{Spreads: spreads(otherVersion)}, wantErrors: []string{`"older"`}},
+		"the version of the target makes no other workload":   {spread: web, known: Known{Spreads: spreads(otherVersion)}, wantWarnings: []string{`"older"`}},
 		"a workload of another kind is another workload":      {spread: web, known: Known{Spreads: spreads(otherKind)}},
 		"a workload of another group is another workload":     {spread: web, known: Known{Spreads: spreads(otherGroup)}},
 		"a workload of another name is another workload":      {spread: web, known: Known{Spreads: spreads(spreadOf("older", "api", 2))}},
@@ -211,7 +211,7 @@ func TestValidateSpread(t *testing.T) {
 		"a changed spread is judged like a new one otherwise": {spread: changed(web, broken), old: before, wantErrors: []string{"tolerations[0]", "resources.limit", "labels"}},
 		"a spread without effect may change and is told so": {
 			spread: web, old: before, known: Known{Spreads: spreads(before, older)},
-			wantWarnings: []string{`spec.targetRef: has no effect, because the older WorkloadSpread "older" divides Deployment web`},
+			wantWarnings: []string{`spec.targetRef: has no effect as long as the older WorkloadSpread "older" divides Deployment web`},
 		},
 	}
 	for name, tc := range tests {
