@@ -40,6 +40,9 @@ func canonical(l *Ledger, now time.Time) string {
 		for _, d := range e.uncertain {
 			fmt.Fprintf(&b, " maybe %s until %s", d.slot, when(d.until))
 		}
+		if e.ending {
+			b.WriteString(" ending")
+		}
 		if e.record != nil {
 			fmt.Fprintf(&b, " record %v", *e.record)
 		}
@@ -127,7 +130,7 @@ func canonicalAccount(a *account, now time.Time, when func(time.Time) string) st
 func TestCanonicalKnowsEveryField(t *testing.T) {
 	for of, want := range map[reflect.Type]string{
 		reflect.TypeFor[Ledger](): "observation pods owners accounts byName perNamespace nodes unclassified ended unresolved lowest order timers counts change served now effects",
-		reflect.TypeFor[entry]():  "pod owner account scope gang stage slot uncertain record search",
+		reflect.TypeFor[entry]():  "pod owner account scope gang stage ending slot uncertain record search",
 		reflect.TypeFor[search](): "order wait place wokenForSlot overdue probeOf own shape tried preempted lent nominated stays since failing unbindable asked newsBy timer",
 		reflect.TypeFor[account](): "workload spreads dividing members live read ordinals policy invalid plan replicasKnown replicas ahead tally metadata waiting gangs exhausted " +
 			"skipUntil announced",

@@ -60,7 +60,7 @@ const (
 	ForNews
 )
 
-// entry is an active pod that has a controller.
+// entry is a pod that has a controller, and is active or ends on its node.
 type entry struct {
 	pod   *corev1.Pod
 	owner *owner
@@ -70,6 +70,8 @@ type entry struct {
 	// gang of the pod. Nil if the pod need not share a subset with its pod group.
 	gang  *gang
 	stage Stage
+	// ending is true for a bound pod that terminates. It holds a slot only if its spread says so, and is no pod of the workload any more.
+	ending bool
 	// slot is the name of the subset in which the pod holds a slot. Empty if it holds none.
 	slot string
 	// uncertain are binds whose outcome is unknown. Their slots stay taken until it is known.
@@ -235,8 +237,8 @@ func (l *Ledger) leaveAccount(e *entry) {
 	left := l.setSlots(e, "", nil)
 	l.count(e, -1)
 	delete(a.members, e.pod.UID)
-	if a.live[e.owner.uid]--; a.live[e.owner.uid] <= 0 {
-		delete(a.live, e.owner.uid)
+	if !e.ending {
+		a.oneLess(e.owner)
 	}
 	scope := e.scope
 	e.account, e.scope, e.uncertain = nil, "", uncertain
@@ -245,12 +247,39 @@ func (l *Ledger) leaveAccount(e *entry) {
 	} else {
 		e.stage = Waiting // a claim is valid under one spread and in one scope
 	}
+	l.wakeAfter(a, scope, left)
+	l.passProbe(probed)
+}
+
+// oneLess says that a pod of an owner has begun to end, or is gone.
+func (a *account) oneLess(owner *owner) {
+	if a.live[owner.uid]--; a.live[owner.uid] <= 0 {
+		delete(a.live, owner.uid)
+	}
+}
+
+// beginEnd records that a pod terminates. It may go on to hold its slot.
+func (l *Ledger) beginEnd(e *entry) {
+	l.count(e, -1)
+	e.ending = true
+	l.count(e, +1)
+	a := e.account
+	if a == nil {
+		return
+	}
+	a.oneLess(e.owner)
+	l.leaveGang(e)
+	left := l.setSlots(e, l.classify(e), nil)
+	l.wakeAfter(a, e.scope, left)
+}
+
+// wakeAfter wakes the pods that may go on because a pod has left these subsets, or its workload.
+func (l *Ledger) wakeAfter(a *account, scope string, left subset.Mask) {
 	l.wakeNext(a, scope)
 	if left != 0 {
 		l.wakeBehind(a, scope, left)
 	}
 	l.wakeExhausted(a, scope, left)
-	l.passProbe(probed)
 	if a.ahead > a.replicas && a.policy != nil && len(a.spreads) > 0 {
 		l.goAhead(a) // the pods above the replicas may be gone
 	}
@@ -259,7 +288,9 @@ func (l *Ledger) leaveAccount(e *entry) {
 // joinAccount counts a pod without an account in one, with the slots that it holds by name.
 func (l *Ledger) joinAccount(e *entry, a *account) {
 	a.members[e.pod.UID] = e
-	a.live[e.owner.uid]++
+	if !e.ending {
+		a.live[e.owner.uid]++
+	}
 	slot, uncertain := e.slot, e.uncertain
 	e.slot, e.uncertain = "", nil
 	e.account, e.scope = a, a.scopeOf(e.pod)
@@ -332,8 +363,11 @@ func (l *Ledger) confirmRecord(e *entry) {
 func (l *Ledger) classify(e *entry) string {
 	l.forgetNode(e)
 	policy := e.policy()
-	if policy == nil {
+	switch {
+	case policy == nil:
 		return e.slot
+	case e.ending && !policy.CountsEnding:
+		return ""
 	}
 	pod := subset.Observe(e.pod, l.nodes[e.pod.Spec.NodeName])
 	pod.Record = e.record
@@ -369,9 +403,9 @@ func (l *Ledger) setStage(e *entry, stage Stage) {
 	l.count(e, +1)
 }
 
-// count adds a pod to the counts, or subtracts it. Pods without an account are not counted.
+// count adds a pod to the counts, or subtracts it. Pods without an account, and those that end without a slot, are not counted.
 func (l *Ledger) count(e *entry, by int) {
-	if e.account == nil {
+	if e.account == nil || e.ending && e.slot == "" {
 		return
 	}
 	l.counts.Stages[e.stage] += by

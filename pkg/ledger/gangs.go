@@ -26,7 +26,7 @@ type gangKey struct{ scope, group string }
 // joinGang adds a pod of an account to its gang, if its pod group must stay together.
 func (l *Ledger) joinGang(e *entry) {
 	a, group := e.account, e.pod.Labels[v1beta1.PodGroupLabel]
-	if group == "" || a.policy == nil || a.policy.PodGroups == v1beta1.PodGroupsDivided {
+	if e.ending || group == "" || a.policy == nil || a.policy.PodGroups == v1beta1.PodGroupsDivided {
 		return
 	}
 	if _, early := a.policy.AdmittedTo(subset.AdmittedOf(e.pod), a.active().Name); early {

@@ -137,7 +137,7 @@ func (ev NodeGone) apply(l *Ledger) {
 // observe adds or updates a pod. The object may be older than what the ledger knows.
 func (l *Ledger) observe(pod *corev1.Pod) {
 	l.lowest = min(l.lowest, corev1helpers.PodPriority(pod))
-	if !subset.IsActive(pod) {
+	if !subset.IsActive(pod) && !subset.IsEnding(pod) {
 		l.podEnded(pod.UID)
 		return
 	}
@@ -181,6 +181,9 @@ func (l *Ledger) observe(pod *corev1.Pod) {
 	}
 	if opened {
 		l.claimPick(e)
+	}
+	if !e.ending && subset.IsEnding(pod) {
+		l.beginEnd(e)
 	}
 	l.regroup(e)
 	if (l.reassign(e) || moved) && known {

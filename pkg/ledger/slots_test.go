@@ -572,3 +572,39 @@ func TestAPodWithoutAPickOfThisSpreadMayUseAnySubset(t *testing.T) {
 	w.expectChoice(w.admitted("renamed", "gone"), "b")
 	w.expectChoice(w.admitted("let-go", ""), "-")
 }
+
+// A licence is in use until the process has ended.
+func TestAPodThatTerminatesHoldsItsSlotIfTheSpreadSaysSo(t *testing.T) {
+	const two = `{subsets: [{name: a, maxReplicas: 2}], scheduleStrategy: {%s}}`
+	for name, tc := range map[string]struct {
+		strategy string
+		holds    bool
+	}{
+		"a hard limit, by default":      {"whenFull: Wait, quotaScope: Workload", true},
+		"a hard limit, if told not to":  {"whenFull: Wait, quotaScope: Workload, podReplacementPolicy: TerminationStarted", false},
+		"a limit for each revision":     {"whenFull: Wait", false},
+		"the same, if told so":          {"whenFull: Wait, podReplacementPolicy: TerminationComplete", true},
+		"a limit that pods may go over": {"whenFull: Schedule, quotaScope: Workload", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 2)
+			w.spread(1, fmt.Sprintf(two, tc.strategy))
+			first, second := onNode(w.pod("first"), "node-a", "a"), onNode(w.pod("second"), "node-a", "a")
+			w.see(first)
+			w.see(second)
+			w.see(terminating(first))
+			third := w.pod("third")
+			if !tc.holds {
+				w.expectChoice(third, "a")
+				return
+			}
+			w.expectChoice(third, string(v1beta1.ReasonSubsetsFull))
+			w.awake = nil
+			ended := terminating(first)
+			ended.Status.Phase = corev1.PodSucceeded
+			w.see(ended)
+			w.expectAwake("third")
+			w.expectChoice(third, "a")
+		})
+	}
+}

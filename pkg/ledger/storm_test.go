@@ -161,6 +161,7 @@ var stormStrategies = []string{
 	"type: Adaptive, whenFull: Wait, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 1, unschedulableLastSeconds: 3}",
 	"whenFull: Wait, binding: Gated", "whenFull: Schedule, binding: Gated", "type: Adaptive, whenFull: Wait, binding: Gated",
 	"type: Adaptive, whenFull: Schedule, podGroups: Divided, binding: Gated",
+	"whenFull: Wait, podReplacementPolicy: TerminationComplete", "type: Adaptive, whenFull: Schedule, podReplacementPolicy: TerminationComplete",
 }
 
 func (s *storm) newSpec(strategy string) string {
@@ -435,6 +436,11 @@ func (s *storm) step() {
 			s.cycle(p)
 		}
 	case "delete":
+		if p.bound && p.DeletionTimestamp == nil && s.h.Yes("slowly", 2) {
+			p.Pod = terminating(p.Pod)
+			s.do(PodSeen{Pod: p.Pod})
+			break
+		}
 		s.do(PodGone{UID: p.UID})
 		delete(s.pods, p.Name)
 	case "a second passes for":
@@ -599,6 +605,9 @@ func (s *storm) check() {
 				s.fatalf("%s requires the nodes of subset %d, has not asked, and holds no slot there", uid, in)
 			}
 		}
+		if e.ending && e.slot == "" {
+			continue
+		}
 		counts.Stages[e.stage]++
 		if len(e.uncertain) > 0 {
 			counts.Uncertain++
@@ -634,7 +643,14 @@ func (s *storm) check() {
 					firm.Add(e.scope, i) // a pick may put claims over the quota
 				}
 			}
-			live[e.owner.uid]++
+			if !e.ending {
+				live[e.owner.uid]++
+			} else if e.gang != nil || e.holds() != 0 && !a.policy.CountsEnding {
+				s.fatalf("%s terminates, has the gang %v and holds %v", e.pod.Name, e.gang, e.holds())
+			}
+			if in, _ := a.policy.RecordedIn(e.record, a.active().Name); e.ending && a.policy.CountsEnding && in != subset.None && !e.holds().Has(in) {
+				s.fatalf("%s has its slot until it is gone, and holds %v", e.pod.Name, e.holds())
+			}
 			if e.search != nil && e.wokenForSlot != noSlot {
 				woken[e.scope]++
 			}

@@ -116,8 +116,13 @@ func (f *Facts) placesOf(present []*Pod) *places {
 	}
 	gone := f.gone()
 	for i := range f.Pods {
-		if to, flies := gone[f.Pods[i].UID]; flies && f.Pods[i].Active {
-			p.tally.Add(f.Policy.ScopeOf(f.Pods[i].Revision), to)
+		pod := &f.Pods[i]
+		if to, flies := gone[pod.UID]; flies && pod.Active {
+			p.tally.Add(f.Policy.ScopeOf(pod.Revision), to)
+		}
+		if !pod.Active && f.Policy.HoldsSlot(&pod.Pod) {
+			in, _ := f.Policy.SubsetOf(&pod.Pod, f.Name)
+			p.tally.Add(f.Policy.ScopeOf(pod.Revision), in)
 		}
 	}
 	scopes := sets.New[string]() // nobody knows of which revision the pods were

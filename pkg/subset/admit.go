@@ -289,8 +289,9 @@ func (s *Subset) SelectsAllNodes() bool { return s.required == nil }
 // NodesKey is equal for two subsets, of any spreads, only if they select the same nodes. It is empty if the subset selects every node.
 func (s *Subset) NodesKey() string { return s.nodesKey }
 
-// Tolerates is true if the pod's own tolerations and those of the subset cover every NoSchedule and NoExecute taint of the node. The operators Lt and
-// Gt are supported. A scheduler that does not support them refuses such nodes in its filter TaintToleration.
+// Tolerates is true if the pod's own tolerations and those of the subset cover every NoSchedule and NoExecute taint of the node. A toleration of the
+// subset with tolerationSeconds does not: it says when a pod leaves such a node, and a new one would leave it as well. The operators Lt and Gt are
+// supported. A scheduler that does not support them refuses such nodes in its filter TaintToleration.
 func (s *Subset) Tolerates(node *corev1.Node, own []corev1.Toleration) bool {
 	for i := range node.Spec.Taints {
 		taint := &node.Spec.Taints[i]
@@ -298,7 +299,7 @@ func (s *Subset) Tolerates(node *corev1.Node, own []corev1.Toleration) bool {
 			continue
 		}
 		if !corev1helpers.TolerationsTolerateTaint(klog.Logger{}, own, taint, true) &&
-			!corev1helpers.TolerationsTolerateTaint(klog.Logger{}, s.tolerations, taint, true) {
+			!corev1helpers.TolerationsTolerateTaint(klog.Logger{}, s.lasting, taint, true) {
 			return false
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
@@ -253,6 +254,28 @@ func TestConstraintsThatAreTooMuchForAPodAreLeftOut(t *testing.T) {
 	}
 }
 
+// A node that is announced to go gets no new pods, although the pods there may stay for some seconds.
+func TestATolerationForSomeSecondsLetsNoNewPodIn(t *testing.T) {
+	node := &corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "interruption", Effect: corev1.TaintEffectNoExecute}}}}
+	const text = `subsets: [{name: spot, tolerations: [{key: interruption, operator: Exists, effect: NoExecute%s}]}]`
+	own := []corev1.Toleration{{Key: "interruption", Operator: corev1.TolerationOpExists, TolerationSeconds: ptr.To[int64](3)}}
+	for name, tc := range map[string]struct {
+		seconds string
+		own     []corev1.Toleration
+		want    bool
+	}{
+		"for good":                           {"", nil, true},
+		"for some seconds":                   {", tolerationSeconds: 3", nil, false},
+		"if the template of the pod says it": {", tolerationSeconds: 3", own, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := compile(t, fmt.Sprintf(text, tc.seconds)).Subsets[0].Tolerates(node, tc.own); got != tc.want {
+				t.Errorf("tolerates: %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestTolerationsCompareNumbers(t *testing.T) {
 	node := &corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "risk", Value: "9", Effect: corev1.TaintEffectNoExecute}}}}
 	below := func(limit string) []corev1.Toleration {
@@ -269,7 +292,7 @@ func TestTolerationsCompareNumbers(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := (&Subset{tolerations: tc.subset}).Tolerates(node, tc.own); got != tc.want {
+			if got := (&Subset{tolerations: tc.subset, lasting: tc.subset}).Tolerates(node, tc.own); got != tc.want {
 				t.Errorf("tolerates: %t, want %t", got, tc.want)
 			}
 		})

@@ -39,8 +39,10 @@ type Pod struct {
 	NodeName string
 	// Node the pod is bound to. Nil if the pod is unbound or the node is gone.
 	Node *corev1.Node
-	// Active is false once the pod terminates, has succeeded or has failed. It then holds no slot.
-	Active  bool
+	// Active is false once the pod terminates, has succeeded or has failed.
+	Active bool
+	// Ending is true while the pod terminates on a node; see Policy.HoldsSlot.
+	Ending  bool
 	Ready   bool
 	Created time.Time
 }
@@ -82,6 +84,7 @@ func Observe(pod *corev1.Pod, node *corev1.Node) Pod {
 		NodeName: pod.Spec.NodeName,
 		Node:     node,
 		Active:   IsActive(pod),
+		Ending:   IsEnding(pod),
 		Ready:    isReady(pod),
 		Created:  pod.CreationTimestamp.Time,
 	}
@@ -163,9 +166,19 @@ func AdmittedOf(pod *corev1.Pod) *Admitted {
 		Opened: admitted.Pick == string(pod.UID), Since: admitted.Time.Time}
 }
 
-// IsActive is false for a pod that holds no slot any more: it terminates, has succeeded or has failed.
+// IsActive is false for a pod that terminates, has succeeded or has failed.
 func IsActive(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+}
+
+// IsEnding is true for a pod on a node that terminates, while its containers may still run. Whether it holds its slot, the spread says.
+func IsEnding(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil && pod.Spec.NodeName != "" && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+}
+
+// HoldsSlot is true for a pod on a node that counts against the quota of its subset.
+func (p *Policy) HoldsSlot(pod *Pod) bool {
+	return pod.NodeName != "" && (pod.Active || pod.Ending && p.CountsEnding)
 }
 
 func isReady(pod *corev1.Pod) bool {

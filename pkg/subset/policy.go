@@ -36,7 +36,9 @@ type Policy struct {
 	Strategy v1beta1.ScheduleStrategyType
 	Scope    v1beta1.QuotaScope
 	WhenFull v1beta1.WhenFull
-	Binding  v1beta1.BindingMode
+	// CountsEnding is true if a pod that terminates holds its slot until its containers have ended.
+	CountsEnding bool
+	Binding      v1beta1.BindingMode
 	// Kruise is true if the spread behaves as OpenKruise's; see v1beta1.CompatibleWithKruise.
 	Kruise bool
 	// PodGroups says whether pods of a pod group may be in different subsets.
@@ -142,6 +144,8 @@ type Subset struct {
 	// preferredTerms are the same, for the pod.
 	preferredTerms []corev1.PreferredSchedulingTerm
 	tolerations    []corev1.Toleration
+	// lasting are the tolerations without tolerationSeconds.
+	lasting []corev1.Toleration
 }
 
 // Metadata are labels and annotations to set. Nil maps set nothing.
@@ -219,6 +223,8 @@ func Compile(spread *v1beta1.WorkloadSpread, path *field.Path) (*Policy, field.E
 		PodGroups: withDefault(spec.ScheduleStrategy.PodGroups, v1beta1.PodGroupsTogether),
 		Adaptive:  compileAdaptive(spec.ScheduleStrategy.Adaptive),
 	}
+	policy.CountsEnding = spec.ScheduleStrategy.PodReplacementPolicy == v1beta1.TerminationComplete ||
+		spec.ScheduleStrategy.PodReplacementPolicy == "" && policy.Scope == v1beta1.WorkloadQuotaScope && policy.WhenFull == v1beta1.WhenFullWait
 	errs = append(errs, validateTarget(&spec.TargetReference, path.Child("targetRef"))...)
 	errs = append(errs, validateStrategy(policy, &spec.ScheduleStrategy, path.Child("scheduleStrategy"))...)
 
@@ -306,6 +312,7 @@ func validateStrategy(policy *Policy, strategy *v1beta1.ScheduleStrategy, path *
 	errs = append(errs, oneOf(path.Child("type"), policy.Strategy, v1beta1.FixedScheduleStrategy, v1beta1.AdaptiveScheduleStrategy)...)
 	errs = append(errs, oneOf(path.Child("quotaScope"), policy.Scope, v1beta1.RevisionQuotaScope, v1beta1.WorkloadQuotaScope)...)
 	errs = append(errs, oneOf(path.Child("whenFull"), policy.WhenFull, v1beta1.WhenFullSchedule, v1beta1.WhenFullWait)...)
+	errs = append(errs, oneOf(path.Child("podReplacementPolicy"), withDefault(strategy.PodReplacementPolicy, v1beta1.TerminationStarted), v1beta1.TerminationStarted, v1beta1.TerminationComplete)...)
 	errs = append(errs, oneOf(path.Child("podGroups"), policy.PodGroups, v1beta1.PodGroupsTogether, v1beta1.PodGroupsDivided)...)
 	errs = append(errs, oneOf(path.Child("binding"), policy.Binding, v1beta1.AutoBinding, v1beta1.LateBinding, v1beta1.EarlyBinding, v1beta1.GatedBinding)...)
 	if adaptive := strategy.Adaptive; adaptive != nil {
@@ -361,6 +368,7 @@ func compileFilter(filter *v1beta1.TargetFilter, path *field.Path) (labels.Selec
 func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorList) {
 	var errs field.ErrorList
 	subset := Subset{Name: spec.Name, tolerations: spec.Tolerations}
+	subset.lasting = slices.DeleteFunc(slices.Clone(spec.Tolerations), func(t corev1.Toleration) bool { return t.TolerationSeconds != nil })
 	if spec.Name == "" {
 		errs = append(errs, field.Required(path.Child("name"), "must be a valid label value that is not empty"))
 	}

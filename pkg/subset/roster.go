@@ -93,7 +93,7 @@ func (r *Roster) Put(pod Pod) *Member {
 	}
 	m.Pod, m.Node = pod, nil
 	m.Subset, m.Adopted = r.policy.SubsetOf(&pod, r.spread)
-	if holdsSlot(&pod) {
+	if livesOnNode(&pod) {
 		r.rememberAge(m)
 	}
 	r.enter(m)
@@ -120,7 +120,7 @@ func (r *Roster) Replan(plan *Plan) {
 // Plan that the roster uses.
 func (r *Roster) Plan() *Plan { return &r.plan }
 
-// Tally of the active bound pods. The caller must not change it. It changes with the roster.
+// Tally of the pods that hold a slot. The caller must not change it. It changes with the roster.
 func (r *Roster) Tally() *Tally { return r.tally }
 
 // Held is the tally with the pending pods that admission picked a subset for, in a new tally.
@@ -133,14 +133,17 @@ func (r *Roster) Held() *Tally {
 	return held
 }
 
-func holdsSlot(pod *Pod) bool { return pod.Active && pod.NodeName != "" }
+func livesOnNode(pod *Pod) bool { return pod.Active && pod.NodeName != "" }
 
-// enter counts a pod.
+// enter counts a pod. A pod that ends may hold a slot, and is neither above a quota nor gets a cost.
 func (r *Roster) enter(m *Member) {
+	scope := r.policy.ScopeOf(m.Revision)
 	if !m.Active {
+		if r.policy.HoldsSlot(&m.Pod) {
+			r.tally.Add(scope, m.Subset)
+		}
 		return
 	}
-	scope := r.policy.ScopeOf(m.Revision)
 	if m.NodeName == "" {
 		if index, counts := r.policy.AdmittedTo(m.Admitted, r.spread); counts && index != None {
 			r.waiting[m.UID] = m
@@ -167,10 +170,13 @@ func (r *Roster) enter(m *Member) {
 
 // leave undoes enter. The pod must be as it was then.
 func (r *Roster) leave(m *Member) {
+	scope := r.policy.ScopeOf(m.Revision)
 	if !m.Active {
+		if r.policy.HoldsSlot(&m.Pod) {
+			r.tally.Remove(scope, m.Subset)
+		}
 		return
 	}
-	scope := r.policy.ScopeOf(m.Revision)
 	if m.NodeName == "" {
 		if index, counts := r.policy.AdmittedTo(m.Admitted, r.spread); counts && index != None {
 			delete(r.waiting, m.UID)
@@ -261,7 +267,7 @@ func (r *Roster) settle(k *ranking) {
 
 // ageChanges is true if the pod's position in ages may change.
 func ageChanges(before, after *Pod) bool {
-	return before.Owner != after.Owner || before.Revision != after.Revision || !before.Created.Equal(after.Created) || holdsSlot(before) != holdsSlot(after)
+	return before.Owner != after.Owner || before.Revision != after.Revision || !before.Created.Equal(after.Created) || livesOnNode(before) != livesOnNode(after)
 }
 
 func (r *Roster) rememberAge(m *Member) {
@@ -277,7 +283,7 @@ func (r *Roster) rememberAge(m *Member) {
 
 func (r *Roster) forgetAge(m *Member) {
 	ages := r.ages[m.Owner]
-	if ages == nil || !holdsSlot(&m.Pod) {
+	if ages == nil || !livesOnNode(&m.Pod) {
 		return
 	}
 	r.changeAges(ages, func() { ages.Delete(m) })

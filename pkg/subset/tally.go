@@ -46,11 +46,11 @@ func (p *Policy) NewTally() *Tally {
 	return &Tally{subsets: len(p.Subsets), scopes: map[string]Counts{}}
 }
 
-// Count tallies the active bound pods of a spread.
+// Count tallies the pods of a spread that hold a slot.
 func (p *Policy) Count(pods []Pod, spread string) *Tally {
 	tally := p.NewTally()
 	for i := range pods {
-		if !pods[i].Active {
+		if !p.HoldsSlot(&pods[i]) {
 			continue
 		}
 		if subset, _ := p.SubsetOf(&pods[i], spread); subset != None {

@@ -67,6 +67,8 @@ type place struct {
 	revision, subset string
 	// bound is true if the pod's record names the place. Otherwise admission has picked it.
 	bound bool
+	// ending is true if the pods terminate. They count if the spread says so.
+	ending bool
 }
 
 type pick struct {
@@ -128,14 +130,15 @@ func (b *bookings) seen(object metav1.Object) {
 	}
 }
 
-// signatureOf is false for a pod that counts nowhere: it has ended or terminates, no spread can divide it, or it is pending and admission picked
+// signatureOf is false for a pod that counts nowhere: it has ended, or terminates without a node, no spread can divide it, or it is pending and admission picked
 // nothing for it.
 func signatureOf(pod *corev1.Pod, admitted *subset.Admitted) (signature, bool) {
 	owner := workload.ControllerOf(pod)
-	if !subset.IsActive(pod) || owner == nil || workload.EndsChain(owner.Kind) {
+	ending := subset.IsEnding(pod)
+	if !subset.IsActive(pod) && !ending || owner == nil || workload.EndsChain(owner.Kind) {
 		return signature{}, false
 	}
-	of := signature{controller: owner.UID, spread: types.NamespacedName{Namespace: pod.Namespace}, place: place{revision: subset.RevisionOf(pod)}}
+	of := signature{controller: owner.UID, spread: types.NamespacedName{Namespace: pod.Namespace}, place: place{revision: subset.RevisionOf(pod), ending: ending}}
 	if of.bound = pod.Spec.NodeName != ""; of.bound {
 		if record := subset.RecordOf(pod); record != nil {
 			of.spread.Name, of.subset = record.Spread, record.Subset
@@ -221,7 +224,7 @@ func scopeOf(spread types.NamespacedName, policy *subset.Policy, revision string
 // record is ignored: then their nodes decide.
 func (s *scope) subsetOf(spread string, at place) (index int, told bool) {
 	switch {
-	case s.policy.ScopeOf(at.revision) != s.name:
+	case s.policy.ScopeOf(at.revision) != s.name, at.ending && !s.policy.CountsEnding:
 		return subset.None, true
 	case at.bound:
 		return s.policy.RecordedIn(&subset.Record{Spread: spread, Subset: at.subset}, s.spread.Name)
@@ -294,7 +297,7 @@ func (b *bookings) adoptedOn(in *scope, controllers []types.UID, revision string
 				if adopted[of] == nil {
 					adopted[of] = &adoptees{labels: pod.Labels}
 				}
-				if adopted[of].pods++; bucket.revision == revision {
+				if adopted[of].pods++; bucket.revision == revision && !bucket.ending {
 					ofRevision++
 				}
 			}
@@ -437,7 +440,7 @@ func (b *bookings) kept(in *scope, revision string) (kept subset.Counts, ofRevis
 		if index != subset.None {
 			kept[index] += int32(pods)
 		}
-		if told && at.revision == revision {
+		if told && !at.ending && at.revision == revision {
 			ofRevision += int32(pods)
 		}
 	}

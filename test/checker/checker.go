@@ -281,6 +281,8 @@ type spread struct {
 	// known is false for a workload whose replicas the checker does not read. The checker does not judge percentages of such a workload.
 	known bool
 	whole bool
+	// untilGone is true if a pod counts until it is gone.
+	untilGone bool
 	// lends is true if a share without a node goes to the other subsets: strategy Adaptive and a percentage in every subset.
 	lends   bool
 	subsets []limit
@@ -313,6 +315,8 @@ type pod struct {
 	owner string
 	// adopted is true if the record says that others bound the pod. Not every record of such a pod says so.
 	active, bound, adopted bool
+	// ending is true while the pod terminates. It counts where the spread says untilGone.
+	ending bool
 	// ours is true for a pod that names Berth's scheduler, picked if admission picked its subset, grouped for one of a group.
 	ours, picked, grouped bool
 	// handed is true if the pod has had another owner.
@@ -406,6 +410,8 @@ func readSpread(object *unstructured.Unstructured) *spread {
 		target:  text("spec", "targetRef", "kind") + " " + object.GetNamespace() + "/" + text("spec", "targetRef", "name"),
 		whole:   text("spec", "scheduleStrategy", "quotaScope") == "Workload",
 	}
+	replacement := text("spec", "scheduleStrategy", "podReplacementPolicy")
+	s.untilGone = replacement == "TerminationComplete" || replacement == "" && s.whole && s.waits
 	subsets, _, _ := unstructured.NestedSlice(object.Object, "spec", "subsets")
 	s.lends = text("spec", "scheduleStrategy", "type") == "Adaptive"
 	for _, each := range subsets {
@@ -517,7 +523,7 @@ func (s *state) applyPod(e event) {
 	}
 	if before != nil && before.spread != "" {
 		// An update in place changes the revision. From this event on the pod counts in its new revision. Only a bind can break the quota there.
-		before.active, before.scope, before.owner = now.active, now.scope, now.owner
+		before.active, before.ending, before.scope, before.owner = now.active, now.ending, now.scope, now.owner
 		if now.spread != before.spread || now.subset != before.subset {
 			s.fail(e, "was recorded in %s/%s and is now in %s/%s", before.spread, before.subset, now.spread, now.subset)
 		}
@@ -554,7 +560,7 @@ func (s *state) applyPod(e event) {
 	}
 	kept, inAll := int64(0), int64(0)
 	for _, other := range s.pods {
-		if other.active && other.spread == now.spread && s.workloadOf(other) == s.workloadOf(now) && other.subset != "" && (spread.whole || other.scope == now.scope) {
+		if (other.active || other.ending && spread.untilGone) && other.spread == now.spread && s.workloadOf(other) == s.workloadOf(now) && other.subset != "" && (spread.whole || other.scope == now.scope) {
 			inAll++
 			if other.subset == now.subset {
 				kept++
@@ -659,6 +665,7 @@ func readPod(object *unstructured.Unstructured) *pod {
 	labels := object.GetLabels()
 	p := &pod{scope: labels["pod-template-hash"] + labels["rollouts-pod-template-hash"] + labels["controller-revision-hash"], owner: controllerOf(object),
 		active: object.GetDeletionTimestamp() == nil && phase != "Succeeded" && phase != "Failed"}
+	p.ending = object.GetDeletionTimestamp() != nil && phase != "Succeeded" && phase != "Failed"
 	nodeName, _, _ := unstructured.NestedString(object.Object, "spec", "nodeName")
 	p.bound = nodeName != ""
 	scheduler, _, _ := unstructured.NestedString(object.Object, "spec", "schedulerName")

@@ -99,14 +99,16 @@ func (r *recount) compare(object *unstructured.Unstructured) (differences []stri
 		if !r.isBelow(p, string(workload.GetUID())) {
 			continue
 		}
-		active, node := readPod(p).active, nodeNameOf(p)
+		read, node := readPod(p), nodeNameOf(p)
 		subset, recorded := r.subsetOf(p, object, node)
 		switch {
-		case !active:
+		case !read.active:
 			if p.GetDeletionTimestamp() != nil && subset != "" {
 				terminating[subset] = append(terminating[subset], p.GetName())
 			}
-			continue
+			if !read.ending || node == "" || !spread.untilGone {
+				continue
+			}
 		case node == "":
 			pending++
 			continue
@@ -115,7 +117,7 @@ func (r *recount) compare(object *unstructured.Unstructured) (differences []stri
 		case !recorded:
 			adopted++
 		}
-		scope := readPod(p).scope
+		scope := read.scope
 		if spread.whole {
 			scope = ""
 		}

@@ -8,12 +8,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -77,14 +79,13 @@ func TestAnInvalidSpreadIsRefusedWithAllItsErrors(t *testing.T) {
   targetFilter: {replicasPathList: [spec..replicas]}
   subsets:
   - {name: a, maxReplicas: -1}
-  - {name: a, maxReplicas: 120%}
+  - {name: b, maxReplicas: 120%}
   - {name: "not a label", maxReplicas: "20"}
   - {maxReplicas: 30%}
   scheduleStrategy: {type: Sometimes, binding: Never, quotaScope: Cluster, whenFull: Delete, adaptive: {rescheduleCriticalSeconds: -3, unschedulableLastSeconds: -1}}
 `)
 	for _, path := range []string{
 		"spec.targetRef.apiVersion", "spec.targetRef.kind", "spec.targetRef.name", "spec.targetFilter.replicasPathList[0]",
-		"spec.subsets: Invalid value: subset names must be unique",
 		"spec.subsets: Invalid value: maxReplicas must be a count in every subset or a percentage in every subset, not both",
 		"spec.subsets[0].maxReplicas", "spec.subsets[1].maxReplicas", "spec.subsets[2].name", "spec.subsets[2].maxReplicas", "spec.subsets[3].name",
 		"spec.scheduleStrategy.type", "spec.scheduleStrategy.binding", "spec.scheduleStrategy.quotaScope", "spec.scheduleStrategy.whenFull",
@@ -149,9 +150,9 @@ func TestWhatTheSchemaRefuses(t *testing.T) {
 		"percentages below 100 without a rest": {target + "\n  subsets: [{name: a, maxReplicas: 60%}, {name: b, maxReplicas: 30%}]", "must add up to 100%"},
 		"no subset":                            {target + "\n  subsets: []", "spec.subsets"},
 		"a spread without a target":            {"\n  subsets: [{name: a}]", "spec.targetRef"},
-		"a patch that is not an object":        {target + "\n  subsets: [{name: a, patch: [1]}]", "spec.subsets[0].patch"},
+		"a patch that is not an object":        {target + "\n  subsets: [{name: a, patch: [1]}]", `spec.subsets[name="a"].patch: expected map`},
 		"a count beside a percentage":          {target + "\n  subsets: [{name: a, maxReplicas: 60%}, {name: b, maxReplicas: 5}]", "must be a count in every subset or a percentage in every subset"},
-		"two subsets of a name":                {target + "\n  subsets: [{name: a, maxReplicas: 1}, {name: a}]", "spec.subsets: Invalid value: subset names must be unique"},
+		"two subsets of a name":                {target + "\n  subsets: [{name: a, maxReplicas: 1}, {name: a}]", `duplicate entries for key [name="a"]`},
 	}
 	ns := namespace(t)
 	for name, tc := range tests {
@@ -325,7 +326,8 @@ func TestTheWebhookRefusesWithAllErrorsWhatNoSchemaSees(t *testing.T) {
 	}
 }
 
-func TestAWorkloadHasOneSpread(t *testing.T) {
+// A tool that gives a spread another name may create the new object before it deletes the old one. Until then the old one counts.
+func TestASpreadGetsAnotherName(t *testing.T) {
 	const target = `
   targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
   subsets: [{name: a, maxReplicas: 2}, {name: b}]
@@ -333,22 +335,77 @@ func TestAWorkloadHasOneSpread(t *testing.T) {
 	second := strings.Replace(spreadHeader, "{name: web}", "{name: second}", 1) + target
 	ns := namespace(t)
 	apply(t, ns, spreadHeader+target)
-	waitFor(t, "the second spread to be refused", func(ctx context.Context) (string, error) {
-		err := the.ApplyYAML(ctx, ns, second)
-		if err == nil {
-			// The webhook had not seen the first spread yet.
-			return "it was admitted", the.Dynamic.Resource(v1beta1.Resource).Namespace(ns).Delete(ctx, "second", metav1.DeleteOptions{})
-		}
-		if message := err.Error(); !apierrors.IsInvalid(err) || !strings.Contains(message, `spec.targetRef: Forbidden: WorkloadSpread "web" already divides Deployment web`) {
+	waitForReason(t, ns, "web", v1beta1.ReasonTargetNotFound)
+	waitFor(t, "a second to pass", func(ctx context.Context) (string, error) { // creation times are in seconds, and in the same second the name decides
+		first, err := the.Spread(ctx, ns, "web")
+		if err != nil {
 			return "", err
+		}
+		if time.Since(first.CreationTimestamp.Time) < time.Second {
+			return "it has not", nil
 		}
 		return "", nil
 	})
-	if got := applyError(t, ns, strings.Replace(target, "maxReplicas: 2", "maxReplicas: 3", 1)); got != "" {
-		t.Errorf("the first spread may change: %s", got)
+	apply(t, ns, second)
+	waitForReason(t, ns, "second", v1beta1.ReasonSpreadConflict)
+	if err := the.Dynamic.Resource(v1beta1.Resource).Namespace(ns).Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
 	}
-	if got := namespace(t); the.ApplyYAML(t.Context(), got, second) != nil {
-		t.Error("a spread in another namespace was refused")
+	waitForReason(t, ns, "second", v1beta1.ReasonTargetNotFound)
+}
+
+// waitForReason waits until the condition Ready of a spread has the reason.
+func waitForReason(t *testing.T, ns, name string, want v1beta1.Reason) {
+	t.Helper()
+	waitFor(t, fmt.Sprintf("spread %s to be %s", name, want), func(ctx context.Context) (string, error) {
+		spread, err := the.Spread(ctx, ns, name)
+		if err != nil {
+			return "", err
+		}
+		if ready := meta.FindStatusCondition(spread.Status.Conditions, v1beta1.ConditionReady); ready == nil || ready.Reason != string(want) {
+			return fmt.Sprintf("%+v", ready), nil
+		}
+		return "", nil
+	})
+}
+
+// A team applies its file, and a tool applies one number of it. Neither removes what the other has written, and the order is that of the file.
+func TestTwoOwnersApplyOneSpread(t *testing.T) {
+	ns := namespace(t)
+	spreads := the.Dynamic.Resource(v1beta1.Resource).Namespace(ns)
+	applyAs := func(manager, subsets string) (string, error) {
+		var object unstructured.Unstructured
+		text := `{apiVersion: apps.kruise.io/v1beta1, kind: WorkloadSpread, metadata: {name: web}, spec: {targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, subsets: ` + subsets + `}}`
+		if err := yaml.Unmarshal([]byte(text), &object); err != nil {
+			t.Fatal(err)
+		}
+		applied, err := spreads.Apply(t.Context(), "web", &object, metav1.ApplyOptions{FieldManager: manager})
+		if err != nil {
+			return "", err
+		}
+		list, _, err := unstructured.NestedSlice(applied.Object, "spec", "subsets")
+		if err != nil {
+			return "", err
+		}
+		var names []string
+		for _, each := range list {
+			fields := each.(map[string]any)
+			if names = append(names, fmt.Sprint(fields["name"])); fields["maxReplicas"] != nil {
+				names[len(names)-1] += fmt.Sprint(":", fields["maxReplicas"])
+			}
+		}
+		return strings.Join(names, " "), nil
+	}
+	for _, step := range []struct{ manager, subsets, want string }{
+		{"team", "[{name: own, maxReplicas: 3}, {name: spot}, {name: rest}]", "own:3 spot rest"},
+		{"tool", "[{name: spot, maxReplicas: 5}]", "own:3 spot:5 rest"},
+		{"team", "[{name: spot}, {name: own, maxReplicas: 3}, {name: rest}]", "spot:5 own:3 rest"},
+		{"team", "[{name: new, maxReplicas: 1}, {name: spot}, {name: own, maxReplicas: 3}, {name: rest}]", "new:1 spot:5 own:3 rest"},
+		{"team", "[{name: spot}, {name: rest}]", "spot:5 rest"},
+	} {
+		if got, err := applyAs(step.manager, step.subsets); err != nil || got != step.want {
+			t.Errorf("%s applies %s: the subsets are %q, want %q (error %v)", step.manager, step.subsets, got, step.want, err)
+		}
 	}
 }
 

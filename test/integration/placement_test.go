@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"strings"
 	"testing"
 
@@ -209,6 +210,88 @@ func TestAllProfilesShareTheQuota(t *testing.T) {
 		t.Errorf("after the roll-out: %v, want 4 pods and at most 3 of them in a", kept)
 	}
 	expectNoViolation(t)
+}
+
+// A licence is in use as long as the process runs. Finalizers keep the deleted pods for as long as that.
+func TestAPodThatEndsHoldsItsLicence(t *testing.T) {
+	pools(t, "a")
+	const finalizer = "example.com/process"
+	ns := namespace(t)
+	apply(t, ns, spreadHeader+`
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  subsets: [{name: a, maxReplicas: 3}]
+  scheduleStrategy: {whenFull: Wait, quotaScope: Workload}
+`)
+	apply(t, ns, strings.Replace(deployment("web", 3, ""), "metadata: {labels:", "metadata: {finalizers: ["+finalizer+"], labels:", 1))
+	expectPlaces(t, ns, "a=3 b=0")
+	pods, err := the.Pods(t.Context(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ending := pods[0].Name
+	if err := the.Client.CoreV1().Pods(ns).Delete(t.Context(), ending, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	next := ""
+	waitFor(t, "the next pod to be refused", func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		for i := range pods {
+			if pods[i].Spec.NodeName == "" && slices.ContainsFunc(pods[i].Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == corev1.PodScheduled && strings.Contains(c.Message, "a: 3/3 kept")
+			}) {
+				next = pods[i].Name
+				return "", nil
+			}
+		}
+		return fmt.Sprintf("%d pods, and none was refused", len(pods)), nil
+	})
+	waitFor(t, "the status to count the pod that ends", func(ctx context.Context) (string, error) {
+		spread, err := the.Spread(ctx, ns, "web")
+		if err != nil || len(spread.Status.SubsetStatuses) == 0 {
+			return "there is no status", err
+		}
+		if s := spread.Status.SubsetStatuses[0]; s.Replicas != 3 || s.MissingReplicas != 0 || len(s.DeletingPods) != 1 {
+			return fmt.Sprintf("%+v", s), nil
+		}
+		return "", nil
+	})
+	if _, err := the.Client.CoreV1().Pods(ns).Patch(t.Context(), ending, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the next pod to get a node", func(ctx context.Context) (string, error) {
+		pod, err := the.Client.CoreV1().Pods(ns).Get(ctx, next, getOptions)
+		if err != nil || pod.Spec.NodeName != "" {
+			return "", err
+		}
+		return "it has none", nil
+	})
+	expectNoViolation(t)
+	removeFinalizers(t, ns)
+}
+
+// removeFinalizers lets the pods of a namespace go.
+func removeFinalizers(t *testing.T, ns string) {
+	t.Helper()
+	scale(t, ns, "web", 0)
+	waitFor(t, "the pods to go", func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, ns)
+		if err != nil {
+			return "", err
+		}
+		for i := range pods {
+			_, err := the.Client.CoreV1().Pods(ns).Patch(ctx, pods[i].Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				return "", err
+			}
+		}
+		if len(pods) > 0 {
+			return fmt.Sprintf("%d are left", len(pods)), nil
+		}
+		return "", nil
+	})
 }
 
 func TestPodsThatAreHeldSayWhy(t *testing.T) {

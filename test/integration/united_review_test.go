@@ -175,16 +175,17 @@ func TestAnInvalidUnitedDeploymentIsRefusedWithAllItsErrors(t *testing.T) {
 		want   []string
 	}{
 		"what the definition says": {unitedSelector + "template: {deploymentTemplate: {}, cloneSetTemplate: {}}, updateStrategy: {maxSurge: 0%}, topology: {scheduleStrategy: {adaptive: {unschedulableDuration: 1, unschedulableLastSeconds: 1}}, " +
-			"subsets: [{name: A, replicas: -1}, {name: b, replicas: few, minReplicas: 3, maxReplicas: 2}, {name: b, replicas: 60%, maxReplicas: 200%}, {name: c, replicas: 50%, minReplicas: 30%, maxReplicas: 20%}]}",
+			"subsets: [{name: A, replicas: -1}, {name: b, replicas: few, minReplicas: 3, maxReplicas: 2}, {name: d, replicas: 60%, maxReplicas: 200%}, {name: c, replicas: 50%, minReplicas: 30%, maxReplicas: 20%}]}",
 			[]string{"spec.template: Invalid value", "children have one kind", "spec.updateStrategy.maxSurge", "must be above 0", "spec.topology.scheduleStrategy.adaptive: Invalid value", "only used with type: Adaptive",
 				"spec.topology.scheduleStrategy.adaptive.unschedulableLastSeconds", "spec.topology.subsets[0].name", "must be a DNS label", "spec.topology.subsets[0].replicas", "must not be negative", "spec.topology.subsets[1].replicas",
-				"must be a count or a percentage", "spec.topology.subsets[1].minReplicas", "spec.topology.subsets[3].minReplicas", "must not be greater than maxReplicas", "spec.topology.subsets[2].maxReplicas", "subset names must be unique",
+				"must be a count or a percentage", "spec.topology.subsets[1].minReplicas", "spec.topology.subsets[3].minReplicas", "must not be greater than maxReplicas", "spec.topology.subsets[2].maxReplicas",
 				"must not add up to more than 100%", "use either replicas or the others"}},
 		"replicas with Adaptive": {unitedSelector + unitedTemplate + "topology: {scheduleStrategy: {type: Adaptive}, subsets: [{name: a, replicas: 1}]}", []string{"with type: Adaptive subsets take over from each other"}},
 		"what the webhook says": {unitedTemplate + "topology: {subsets: [{name: a, patch: {spec: {containers: [{name: main, imagee: x}]}}, tolerations: [{operator: Equal}], nodeSelectorTerm: {matchExpressions: [{key: zone, operator: Among}]}}]}, " +
 			"updateStrategy: {manualUpdate: {partitions: {z: 1}}}",
 			[]string{"spec.selector: Required value", "spec.topology.subsets[0].patch.spec.containers[0].imagee", "spec.topology.subsets[0].tolerations[0].operator", "spec.topology.subsets[0].nodeSelectorTerm.matchExpressions[0].operator",
 				"spec.updateStrategy.manualUpdate.partitions[z]"}},
+		"two subsets of a name": {unitedSelector + unitedTemplate + "topology: {subsets: [{name: a}, {name: a}]}", []string{"spec.topology.subsets[1]: Duplicate value"}},
 		"no template": {unitedSelector + "topology: {subsets: [{name: a}]}", []string{"spec.template: Required value: needs one of"}},
 	} {
 		for version := range unitedResources {

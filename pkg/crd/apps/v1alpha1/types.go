@@ -69,7 +69,8 @@ type WorkloadSpreadSpec struct {
 	// +required
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:XValidation:rule="self.all(s, self.exists_one(o, has(o.name) == has(s.name) && (!has(s.name) || o.name == s.name)))",message="subset names must be unique"
+	// +listType=map
+	// +listMapKey=name
 	Subsets []Subset `json:"subsets"`
 
 	// ScheduleStrategy says what happens when a subset has quota left but no node for the pod. It also sets when pods are bound, which pods share a
@@ -94,6 +95,7 @@ type Subset struct {
 	// Name is unique within the spread and a valid label value.
 	//
 	// +optional
+	// +kubebuilder:default=""
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name,omitempty"`
 

@@ -64,12 +64,13 @@ type WorkloadSpreadSpec struct {
 	// +optional
 	TargetFilter *TargetFilter `json:"targetFilter,omitempty"`
 
-	// Subsets are tried in this order. On scale-down, pods of the last subset are deleted first.
+	// Subsets are tried in this order. Several owners may each apply fields of a subset, by its name. On scale-down, pods of the last subset are deleted first.
 	//
 	// +required
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:XValidation:rule="self.all(s, self.exists_one(o, has(o.name) == has(s.name) && (!has(s.name) || o.name == s.name)))",message="subset names must be unique"
+	// +listType=map
+	// +listMapKey=name
 	Subsets []Subset `json:"subsets"`
 
 	// ScheduleStrategy says what happens when a subset has quota left but no node for the pod. It also sets when pods are bound, which pods share a
@@ -124,6 +125,7 @@ type Subset struct {
 	// Name is unique within the spread and a valid label value.
 	//
 	// +optional
+	// +kubebuilder:default=""
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name,omitempty"`
 
@@ -234,6 +236,16 @@ const (
 	WhenFullWait WhenFull = "Wait"
 )
 
+// PodReplacementPolicy says when the slot of a deleted pod is free. The names are those of Deployments and Jobs.
+type PodReplacementPolicy string
+
+const (
+	// TerminationStarted frees the slot when the deletion begins.
+	TerminationStarted PodReplacementPolicy = "TerminationStarted"
+	// TerminationComplete frees the slot when the pod is gone, or all of its containers have ended.
+	TerminationComplete PodReplacementPolicy = "TerminationComplete"
+)
+
 // ScheduleStrategy says how pods get their subset.
 type ScheduleStrategy struct {
 	// Type is Fixed (default): a pod waits for a node in the first subset with quota. Or Adaptive: a pod that finds no node there goes on to the next
@@ -270,6 +282,14 @@ type ScheduleStrategy struct {
 	// +optional
 	// +kubebuilder:validation:Pattern=`^(Schedule|Wait)$`
 	WhenFull WhenFull `json:"whenFull,omitempty"`
+
+	// PodReplacementPolicy says when the slot of a deleted pod is free: TerminationStarted, when its deletion begins, although its containers may run for
+	// some time; or TerminationComplete, when the pod is gone or all of its containers have ended. A pod on a lost node then holds its slot until somebody
+	// deletes the node. Empty means TerminationComplete if quotaScope is Workload and whenFull is Wait, and else TerminationStarted. (Berth)
+	//
+	// +optional
+	// +kubebuilder:validation:Pattern=`^(TerminationStarted|TerminationComplete)$`
+	PodReplacementPolicy PodReplacementPolicy `json:"podReplacementPolicy,omitempty"`
 
 	// PodGroups is Together (default): the pods of a pod group in one revision are bound in one subset, which needs free quota for all of them. Or
 	// Divided: they are treated like all other pods. The label scheduling.x-k8s.io/pod-group names the group of a pod. (Berth)

@@ -129,7 +129,8 @@ type Topology struct {
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:XValidation:rule="self.all(s, self.exists_one(o, has(o.name) == has(s.name) && (!has(s.name) || o.name == s.name)))",message="subset names must be unique"
+	// +listType=map
+	// +listMapKey=name
 	Subsets []Subset `json:"subsets,omitempty"`
 
 	// ScheduleStrategy says what happens when pods of a subset find no node.
@@ -186,6 +187,7 @@ type Subset struct {
 	// Name is unique in the UnitedDeployment, and a DNS label. The name of the child begins with <name of the UnitedDeployment>-<name of the subset>-.
 	//
 	// +optional
+	// +kubebuilder:default=""
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name,omitempty"`
 
