@@ -146,8 +146,8 @@ func (l *Ledger) checkSubsets(e *entry, candidate subset.Candidate, results *Che
 	if e.wait == ForNextSubset {
 		tried = e.tried
 	}
-	if !a.isAdaptive() || candidate.Admitted {
-		return tried, 0, nil
+	if !a.isAdaptive() || candidate.Admitted || l.preemptsFirst(e) {
+		return tried, 0, nil // a subset without a node may have victims
 	}
 	kept := a.tally.Kept(e.scope)
 	for seen := subset.Mask(0); ; {
@@ -198,6 +198,7 @@ func (l *Ledger) admit(e *entry, candidate subset.Candidate, closed subset.Mask)
 		verdict = a.policy.Admit(&a.plan, kept, candidate)
 		preempts = verdict.Allowed()
 	}
+	preempts = preempts || verdict.Allowed() && l.preemptsFirst(e)
 	if !verdict.Allowed() {
 		answer := l.describe(e, verdict.Reason)
 		answer.retries = verdict.Reason == v1beta1.ReasonNoNodeFits && e.tried&^closed != 0
@@ -235,6 +236,11 @@ func (l *Ledger) nominatedTo(e *entry) (mask subset.Mask) {
 		}
 	}
 	return 0
+}
+
+// preemptsFirst is true for a pod that preempts in each subset before it goes on to the next.
+func (l *Ledger) preemptsFirst(e *entry) bool {
+	return e.policy().Adaptive.PreemptsFirst && e.gang == nil && e.account.isAdaptive() && l.mayPreempt(e.pod)
 }
 
 // mayPreempt is false for a pod that can have no victims.

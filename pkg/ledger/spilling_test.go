@@ -288,6 +288,21 @@ func TestANominatedPodWhoseSlotIsTakenAwayBeginsAgain(t *testing.T) {
 	}
 }
 
+// Placeholders of low priority keep room in the first subset. A pod takes their place before it goes on, and a pod that can have no victims goes on at once.
+func TestAPodPreemptsBeforeItGoesOnIfTheSpreadSaysSo(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, strings.Replace(adaptive, "type: Adaptive", "type: Adaptive, adaptive: {preemption: BeforeNextSubset}", 1))
+	w.result = func(*NodeCheck) CheckResult { return Infeasible } // no subset has a node that is free
+	pod := w.important("p")
+	w.expectChoice(pod, "a")
+	w.preempt(pod, false) // there are no victims
+	w.expectAwake("p")
+	w.preempt(pod, true) // in b
+	w.expectKept("a=0 b=1")
+	w.expectChoice(pod, "b") // it stays until its victims have terminated
+	w.expectChoice(w.pod("without victims"), "NoNodeFits")
+}
+
 func TestFixedPreemptsInItsSubset(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, twoThenAny)

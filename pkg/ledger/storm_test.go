@@ -161,6 +161,7 @@ var stormStrategies = []string{
 	"type: Adaptive, whenFull: Wait, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 1, unschedulableLastSeconds: 3}",
 	"whenFull: Wait, binding: Gated", "whenFull: Schedule, binding: Gated", "type: Adaptive, whenFull: Wait, binding: Gated",
 	"type: Adaptive, whenFull: Schedule, podGroups: Divided, binding: Gated",
+	"type: Adaptive, whenFull: Wait, adaptive: {preemption: BeforeNextSubset}", "type: Adaptive, whenFull: Schedule, adaptive: {preemption: BeforeNextSubset}",
 	"whenFull: Wait, podReplacementPolicy: TerminationComplete", "type: Adaptive, whenFull: Schedule, podReplacementPolicy: TerminationComplete",
 }
 

@@ -75,6 +75,8 @@ type Adaptive struct {
 	Wait time.Duration
 	// Skip is for how long the subset is skipped after a pod has waited in it in vain.
 	Skip time.Duration
+	// PreemptsFirst is true if a pod preempts in a subset before it goes on to the next.
+	PreemptsFirst bool
 }
 
 const defaultSkip = 300 * time.Second
@@ -83,7 +85,7 @@ func compileAdaptive(adaptive *v1beta1.AdaptiveStrategy) Adaptive {
 	if adaptive == nil {
 		return Adaptive{Simulate: true, Skip: defaultSkip}
 	}
-	p := Adaptive{Simulate: !adaptive.DisableSimulationSchedule, Skip: defaultSkip}
+	p := Adaptive{Simulate: !adaptive.DisableSimulationSchedule, Skip: defaultSkip, PreemptsFirst: adaptive.Preemption == v1beta1.PreemptBeforeNextSubset}
 	if s := adaptive.RescheduleCriticalSeconds; s != nil {
 		p.Wait = time.Duration(*s) * time.Second
 	}
@@ -319,6 +321,10 @@ func validateStrategy(policy *Policy, strategy *v1beta1.ScheduleStrategy, path *
 		adaptivePath := path.Child("adaptive")
 		if policy.Strategy != v1beta1.AdaptiveScheduleStrategy {
 			errs = append(errs, field.Forbidden(adaptivePath, "adaptive is only used with type: Adaptive; set the type or remove adaptive"))
+		}
+		errs = append(errs, oneOf(adaptivePath.Child("preemption"), withDefault(adaptive.Preemption, v1beta1.PreemptAfterLastSubset), v1beta1.PreemptAfterLastSubset, v1beta1.PreemptBeforeNextSubset)...)
+		if adaptive.DisableSimulationSchedule && policy.Adaptive.PreemptsFirst {
+			errs = append(errs, field.Forbidden(adaptivePath.Child("preemption"), "with disableSimulationSchedule a pod waits in each subset and goes on by time; use AfterLastSubset"))
 		}
 		errs = append(errs, notNegative(adaptivePath.Child("rescheduleCriticalSeconds"), adaptive.RescheduleCriticalSeconds)...)
 		errs = append(errs, notNegative(adaptivePath.Child("unschedulableLastSeconds"), adaptive.UnschedulableLastSeconds)...)

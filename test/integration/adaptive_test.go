@@ -308,6 +308,20 @@ func TestPreemptionComesAfterSpilling(t *testing.T) {
 	expectNoDeletion(t, ns)
 }
 
+// Placeholders keep room on the preferred nodes. Pods of the workload take their place, and do not go to the next subset.
+func TestPlaceholdersGiveWayBeforeTheNextSubset(t *testing.T) {
+	nodes(t, sandbox.NewNode("kept-a", "zone-a", map[string]string{"pool": "a"}, nil, allocatable("2", "4Gi", "0")),
+		sandbox.NewNode("kept-b", "zone-b", map[string]string{"pool": "b"}, nil, allocatable("2", "4Gi", "0")))
+	ns := namespace(t)
+	apply(t, ns, "{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: placeholder}, value: -10}")
+	apply(t, ns, strings.Replace(strings.Replace(deployment("placeholder", 2, "      priorityClassName: placeholder\n      nodeSelector: {pool: a}\n"),
+		"pause:3.10}", "pause:3.10, resources: {requests: {cpu: 800m}}}", 1), "berth-scheduler", "default-scheduler", 1))
+	expectPlaces(t, ns, "a=2 b=0")
+	apply(t, ns, strings.Replace(adaptiveSpread, "type: Adaptive", "type: Adaptive, adaptive: {preemption: BeforeNextSubset}", 1))
+	apply(t, ns, strings.Replace(deployment("web", 3, ""), "pause:3.10}", "pause:3.10, resources: {requests: {cpu: 800m}}}", 1))
+	expectSpilled(t, ns, 2, 1)
+}
+
 func TestAPodWhoseVictimsTakeTheirTimeTakesNoneInTheNextSubset(t *testing.T) {
 	nodes(t, sandbox.NewNode("slow-a", "zone-a", map[string]string{"pool": "a"}, nil, allocatable("1", "4Gi", "0")),
 		sandbox.NewNode("slow-b", "zone-b", map[string]string{"pool": "b"}, nil, allocatable("1", "4Gi", "0")))

@@ -319,7 +319,25 @@ type AdaptiveStrategy struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	UnschedulableLastSeconds *int32 `json:"unschedulableLastSeconds,omitempty"`
+
+	// Preemption says when a pod that finds no node may preempt pods of lower priority: AfterLastSubset (default), when all subsets have refused it; or
+	// BeforeNextSubset, in each subset before it goes on to the next, for instance if placeholders keep room there. Pods of a pod group that stays together
+	// preempt after the last subset. It is refused with disableSimulationSchedule. (Berth)
+	//
+	// +optional
+	// +kubebuilder:validation:Pattern=`^(AfterLastSubset|BeforeNextSubset)$`
+	Preemption PreemptionOrder `json:"preemption,omitempty"`
 }
+
+// PreemptionOrder says when a pod of strategy Adaptive preempts.
+type PreemptionOrder string
+
+const (
+	// PreemptAfterLastSubset: no pod is preempted as long as another subset has a node.
+	PreemptAfterLastSubset PreemptionOrder = "AfterLastSubset"
+	// PreemptBeforeNextSubset: pods of lower priority make room in an earlier subset.
+	PreemptBeforeNextSubset PreemptionOrder = "BeforeNextSubset"
+)
 
 // WorkloadSpreadStatus says where the pods are.
 type WorkloadSpreadStatus struct {
