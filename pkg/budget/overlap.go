@@ -1,9 +1,7 @@
 package budget
 
 import (
-	"math"
 	"slices"
-	"strconv"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
@@ -53,32 +51,27 @@ func satisfiable(byKey map[string][]labels.Requirement) bool {
 	return true
 }
 
-// possible is true if some value of the label, or its absence, satisfies all requirements. They all have the same key. The time is linear in the
-// number of values, because the author of a budget decides how many there are.
+// possible is true if some value of the label, or its absence, satisfies all requirements. They all have the same key. No
+// requirement compares numbers, because a metav1.LabelSelector has none that does. The time is linear in the number of values, because the author of a budget decides how many there are.
 func possible(requirements []labels.Requirement) bool {
-	d := demand{above: math.MinInt64, below: math.MaxInt64, excluded: sets.New[string]()}
 	absent, present := true, true
+	excluded := sets.New[string]()
 	listed, lists := map[string]int{}, 0 // the number of lists that contain each value, and of all lists
 	for i := range requirements {
 		r := &requirements[i]
 		switch r.Operator() {
-		case selection.In, selection.Equals, selection.DoubleEquals:
+		case selection.In, selection.Equals:
 			absent = false
 			lists++
 			for value := range r.Values() {
 				listed[value]++
 			}
 		case selection.NotIn, selection.NotEquals:
-			for value := range r.Values() {
-				d.excluded.Insert(value)
-			}
+			excluded.Insert(r.ValuesUnsorted()...)
 		case selection.Exists:
 			absent = false
 		case selection.DoesNotExist:
 			present = false
-		case selection.GreaterThan, selection.LessThan:
-			absent = false
-			d.compare(r)
 		}
 	}
 	switch {
@@ -87,62 +80,10 @@ func possible(requirements []labels.Requirement) bool {
 	case !present:
 		return false
 	case lists == 0:
-		return d.leavesAny()
+		return true // some value is not excluded
 	}
 	for value, in := range listed {
-		if in == lists && d.fits(value) {
-			return true
-		}
-	}
-	return false
-}
-
-// demand is what the requirements on one key ask of a value, apart from the lists that must contain it.
-type demand struct {
-	excluded sets.Set[string]
-	// compared: the value must be a number greater than above and less than below.
-	compared     bool
-	above, below int64
-}
-
-func (d *demand) compare(r *labels.Requirement) {
-	d.compared = true
-	for value := range r.Values() {
-		n, err := strconv.ParseInt(value, 10, 64)
-		switch {
-		case err != nil: // no value fits; package labels does not parse such a requirement
-			d.above = math.MaxInt64
-		case r.Operator() == selection.GreaterThan:
-			d.above = max(d.above, n)
-		default:
-			d.below = min(d.below, n)
-		}
-	}
-}
-
-func (d *demand) fits(value string) bool {
-	if d.excluded.Has(value) {
-		return false
-	}
-	if !d.compared {
-		return true
-	}
-	n, err := strconv.ParseInt(value, 10, 64)
-	return err == nil && d.above < n && n < d.below
-}
-
-// leavesAny is true if some value fits. For numbers it is enough to try the first ones beyond a bound: one more than there are excluded values.
-func (d *demand) leavesAny() bool {
-	if !d.compared {
-		return true
-	}
-	n, step := d.above, int64(1)
-	if n == math.MinInt64 {
-		n, step = d.below, -1
-	}
-	for range d.excluded.Len() + 1 {
-		n += step // an overflow gives the least number, which does not fit
-		if d.fits(strconv.FormatInt(n, 10)) {
+		if in == lists && !excluded.Has(value) {
 			return true
 		}
 	}
