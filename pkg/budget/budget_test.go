@@ -228,17 +228,15 @@ func TestDecide(t *testing.T) {
 
 func TestRenewal(t *testing.T) {
 	p, f := compile(t, budgetOf("max 1")), facts(2, Available, Available)
-	entry := v1beta1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1beta1.OperationUpdate, Generation: 3}
+	entry := v1beta1.LedgerEntry{UID: "p0", Name: "p0", Operation: v1beta1.OperationUpdate, Generation: 3, Renewals: 7}
 	tests := map[string]struct {
 		request Request
 		want    v1beta1.LedgerEntry
-		changed bool
 	}{
-		"a fresh entry covers the same operation":         {Request{Operation: "UPDATE", Generation: 3, Fresh: true}, entry, false},
-		"an entry that may be old is renewed":             {Request{Operation: "UPDATE", Generation: 3}, v1beta1.LedgerEntry{Operation: "UPDATE", Generation: 3, Renewals: 1}, true},
-		"a later update moves the entry on":               {Request{Operation: "UPDATE", Generation: 4, Fresh: true}, v1beta1.LedgerEntry{Operation: "UPDATE", Generation: 4, Renewals: 1}, true},
-		"a deletion takes the place of an update":         {Request{Operation: "DELETE", Generation: 3, Fresh: true}, v1beta1.LedgerEntry{Operation: "DELETE", Generation: 3, Renewals: 1}, true},
-		"an update never takes the place of more than it": {Request{Operation: "RESIZE", Generation: 2, Fresh: true}, entry, false},
+		"the same operation again renews the entry":       {Request{Operation: "UPDATE", Generation: 3}, v1beta1.LedgerEntry{Operation: "UPDATE", Generation: 3, Renewals: 8}},
+		"a later update moves the entry on":               {Request{Operation: "UPDATE", Generation: 4}, v1beta1.LedgerEntry{Operation: "UPDATE", Generation: 4, Renewals: 1}},
+		"a deletion takes the place of an update":         {Request{Operation: "DELETE", Generation: 3}, v1beta1.LedgerEntry{Operation: "DELETE", Generation: 3, Renewals: 1}},
+		"an update never takes the place of more than it": {Request{Operation: "RESIZE", Generation: 2}, v1beta1.LedgerEntry{Operation: "UPDATE", Generation: 3, Renewals: 8}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -246,7 +244,7 @@ func TestRenewal(t *testing.T) {
 			f.Ledger = []v1beta1.LedgerEntry{entry}
 			tc.request.UID, tc.request.Name, tc.want.UID, tc.want.Name = "p0", "p0", "p0", "p0"
 			d := p.Decide(f, []Request{tc.request}, metav1.Time{})
-			if diff := cmp.Diff([]v1beta1.LedgerEntry{tc.want}, d.Ledger); diff != "" || d.Changed != tc.changed || !d.Verdicts[0].Allowed {
+			if diff := cmp.Diff([]v1beta1.LedgerEntry{tc.want}, d.Ledger); diff != "" || !d.Changed || !d.Verdicts[0].Allowed {
 				t.Errorf("%+v (-want +got)\n%s", d.Verdicts, diff)
 			}
 		})
@@ -275,10 +273,9 @@ func TestAnEntryAloneApprovesNothing(t *testing.T) {
 			f := facts(3, slices.Concat(tc.others, tc.pod)...)
 			f.Ledger = []v1beta1.LedgerEntry{{UID: "p2", Name: "p2", Operation: v1beta1.OperationDelete}}
 			r := request("p2", v1beta1.OperationDelete)
-			r.Fresh = true
 			d := compile(t, pub).Decide(f, []Request{r}, metav1.Time{})
-			if got := d.Verdicts[0]; got.Reason != tc.want || d.Changed || len(d.Ledger) != 1 {
-				t.Errorf("%+v with ledger %+v, want %s and no write", got, d.Ledger, tc.want)
+			if got := d.Verdicts[0]; got.Reason != tc.want || d.Changed != got.Allowed || len(d.Ledger) != 1 {
+				t.Errorf("%+v with ledger %+v, want %s and a write if it is allowed", got, d.Ledger, tc.want)
 			}
 		})
 	}
@@ -300,17 +297,12 @@ func TestAnOperationThatNeverHappensLosesItsApproval(t *testing.T) {
 	}
 	before := slices.Clone(f.Ledger)
 	for range 5 {
-		if v := try(request("p0", v1beta1.OperationEvict)); v.Allowed || v.Reason != v1beta1.ReasonApprovalUnused || !strings.Contains(v.Message, "4 times") {
+		if v := try(request("p0", v1beta1.OperationEvict)); v.Allowed || v.Reason != v1beta1.ReasonApprovalUnused || !strings.Contains(v.Message, "21 times") {
 			t.Errorf("got %+v, want the entry left to expire", v)
 		}
 	}
 	if diff := cmp.Diff(before, f.Ledger); diff != "" {
 		t.Errorf("the entry was renewed (-before +after)\n%s", diff)
-	}
-	fresh := request("p0", v1beta1.OperationEvict)
-	fresh.Fresh = true
-	if v := try(fresh); !v.Allowed {
-		t.Errorf("got %+v of a review that a fresh entry covers", v)
 	}
 	later := request("p0", v1beta1.OperationEvict)
 	later.Generation = 7
@@ -724,7 +716,6 @@ func someRequests(h *worlds.History, pods int) []Request {
 	for i := range all {
 		h.Line()
 		all[i] = request(fmt.Sprintf("p%d", h.Number("pod", pods)), v1beta1.Operation(h.Pick(allOperations...)))
-		all[i].Fresh = h.Yes("fresh", 2)
 	}
 	return all
 }
@@ -766,9 +757,6 @@ func checkDecision(t rapid.TB, h *worlds.History) {
 	f.Ledger = d.Ledger
 	if diff := cmp.Diff(p.Tally(f), d.Tally); diff != "" {
 		t.Fatalf("the tally is not that of the ledger (-ledger +decision)\n%s", diff)
-	}
-	for i := range requests {
-		requests[i].Fresh = true
 	}
 	again := p.Decide(f, requests, metav1.Time{})
 	for i, v := range again.Verdicts {

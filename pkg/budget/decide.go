@@ -93,8 +93,6 @@ type Request struct {
 	Revision string
 	// Exempts is true if the operation sets NoProtectAnnotation, which takes the pod out of every budget.
 	Exempts bool
-	// Fresh is true if the pod's entry was written so recently that it cannot expire before this request ends. An entry that is not fresh is renewed.
-	Fresh bool
 }
 
 // Verdict is the answer to a Request.
@@ -103,8 +101,6 @@ type Verdict struct {
 	Reason  v1beta1.Reason
 	// Message names the budget and its numbers.
 	Message string
-	// Recorded is true if the verdict is valid only after the decision's ledger has been written.
-	Recorded bool
 }
 
 // Decision is the answer to several requests that arrived together.
@@ -144,7 +140,7 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 	for i := range d.Ledger {
 		at[d.Ledger[i].UID] = i
 	}
-	written := map[types.UID]bool{} // entries that this decision writes, which are fresh
+	written := map[types.UID]bool{} // the pods of entries that this decision writes: it renews an entry at most once
 	for i := range requests {
 		r := &requests[i]
 		state, found := states[r.UID]
@@ -166,24 +162,22 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 			continue
 		}
 		if recorded {
-			again := *r
-			again.Fresh = r.Fresh || written[r.UID]
-			entry, renewed, ok := renew(d.Ledger[index], &again, now)
+			entry, ok := renew(d.Ledger[index], r, now)
 			if !ok {
 				d.Verdicts[i] = Verdict{Reason: v1beta1.ReasonApprovalUnused, Message: p.unused(r)}
 				continue
 			}
-			written[r.UID] = written[r.UID] || renewed
-			d.Ledger[index] = entry
-			d.Changed = d.Changed || renewed
-			d.Verdicts[i] = Verdict{Allowed: true, Reason: v1beta1.ReasonApproved, Recorded: renewed}
+			if written[r.UID] {
+				entry.Renewals = d.Ledger[index].Renewals
+			}
+			d.Ledger[index], d.Changed, written[r.UID] = entry, true, true
+			d.Verdicts[i] = Verdict{Allowed: true, Reason: v1beta1.ReasonApproved}
 			continue
 		}
 		if len(d.Ledger) >= MaxLedger {
 			d.Verdicts[i] = Verdict{Reason: v1beta1.ReasonLedgerFull, Message: p.ledgerFull(r, len(d.Ledger))}
 			continue
 		}
-		verdict.Recorded = true
 		d.Verdicts[i] = verdict
 		at[r.UID] = len(d.Ledger)
 		d.Ledger = append(d.Ledger, v1beta1.LedgerEntry{UID: r.UID, Name: r.Name, Operation: r.Operation, Generation: r.Generation, Revision: r.Revision, Time: now})

@@ -33,7 +33,7 @@ func TestExemptingAPodTakesRoomAndNeedsItOnlyIfTheBudgetSaysSo(t *testing.T) {
 			r := request("p0", v1beta1.OperationLeave)
 			r.Exempts = true
 			d := compile(t, pub).Decide(facts(3, tc.states...), []Request{r}, metav1.Time{})
-			if v := d.Verdicts[0]; v.Reason != tc.want || d.Tally.Available != tc.available || v.Recorded != (len(d.Ledger) == 1) {
+			if v := d.Verdicts[0]; v.Reason != tc.want || d.Tally.Available != tc.available || d.Changed != (len(d.Ledger) == 1) {
 				t.Errorf("got %+v with %+v and %d entries, want %s and %d available", v, d.Tally, len(d.Ledger), tc.want, tc.available)
 			}
 		})

@@ -15,12 +15,13 @@ import (
 
 // MaxRenewals is how often the approval of one operation is renewed. If the operation still has not happened, something else refuses it, such as a
 // PodDisruptionBudget or another webhook. A client that retries for ever would keep the pod counted as unavailable for ever. So the entry is not
-// renewed any more, and expires.
-const MaxRenewals = 3
+// renewed any more, and expires. The API server itself asks several times about one operation if the pod changes meanwhile, and that must not use up
+// the renewals.
+const MaxRenewals = 20
 
-// renew approves an operation on a pod that has an entry. A fresh entry that covers the request stays unchanged. Otherwise the entry changes, which
-// also restarts its expiry. ok is false if the entry must be left to expire.
-func renew(entry v1beta1.LedgerEntry, r *Request, now metav1.Time) (_ v1beta1.LedgerEntry, changed, ok bool) {
+// renew approves an operation on a pod that has an entry. The entry always changes, which restarts its expiry: so it outlives the request, whatever the
+// clocks say. ok is false if the entry must be left to expire.
+func renew(entry v1beta1.LedgerEntry, r *Request, now metav1.Time) (_ v1beta1.LedgerEntry, ok bool) {
 	operation := entry.Operation
 	if rank(r.Operation) > rank(operation) {
 		operation = r.Operation
@@ -31,17 +32,15 @@ func renew(entry v1beta1.LedgerEntry, r *Request, now metav1.Time) (_ v1beta1.Le
 		revision = r.Revision
 	}
 	switch again := operation == entry.Operation && generation == entry.Generation && revision == entry.Revision; {
-	case again && r.Fresh:
-		return entry, false, true
 	case again && entry.Renewals >= MaxRenewals:
-		return entry, false, false
+		return entry, false
 	case again:
 		entry.Renewals++
 	default:
 		entry.Renewals = 1
 	}
 	entry.Operation, entry.Generation, entry.Revision, entry.Time = operation, generation, revision, now
-	return entry, true, true
+	return entry, true
 }
 
 // rank orders operations. One that removes a pod outranks one that changes it: a changed pod can be proven available again, a deleted one cannot.

@@ -93,8 +93,6 @@ type counted struct {
 type replica struct {
 	known smallBudget // revision 0 means none
 	count counted
-	// fresh are pods whose entry this replica has written lately.
-	fresh [smallPods]bool
 	review
 }
 
@@ -303,7 +301,7 @@ func (s *small) Do(m move) error {
 		s.left.waits--
 		s.old = slices.Clone(s.budget.ledger)
 		for r := range s.replicas {
-			s.replicas[r].fresh, s.replicas[r].count = [smallPods]bool{}, counted{}
+			s.replicas[r].count = counted{}
 		}
 	case "controller counts":
 		s.counted, s.listed = s.count(), s.budget.ledger
@@ -338,7 +336,7 @@ func (s *small) decide(a *replica) {
 		a.approved = true // the count is later than the request, so the pod is gone
 		return
 	}
-	r := Request{Name: string(smallUID(a.pod)), UID: smallUID(a.pod), Operation: a.operation, Generation: int64(p.spec), Fresh: a.fresh[a.pod] && a.hasEntry()}
+	r := Request{Name: string(smallUID(a.pod)), UID: smallUID(a.pod), Operation: a.operation, Generation: int64(p.spec)}
 	switch a.operation {
 	case v1beta1.OperationUpdate:
 		r.Generation++
@@ -353,7 +351,6 @@ func (s *small) decide(a *replica) {
 		s.revision++
 		s.budget = smallBudget{s.revision, d.Ledger, max(s.budget.judged, a.count.revision)}
 		a.known = s.budget
-		a.fresh[a.pod] = true
 		a.approve(p)
 	case !d.Verdicts[0].Allowed:
 		a.review = review{}
@@ -362,10 +359,6 @@ func (s *small) decide(a *replica) {
 	default:
 		a.known = smallBudget{} // no write proves the verdict, so the budget is read live
 	}
-}
-
-func (a *replica) hasEntry() bool {
-	return slices.ContainsFunc(a.known.ledger, func(e v1beta1.LedgerEntry) bool { return e.UID == smallUID(a.pod) })
 }
 
 func (a *replica) approve(p *smallPod) {
@@ -531,7 +524,7 @@ func (s *small) Key() string {
 		rank(a.count.revision)
 		all(&a.count.pods)
 		rank(a.reviewed)
-		fmt.Fprint(&b, s.failed-a.count.failed, a.fresh, a.operation, a.pod, a.live, a.approved, a.served, s.failed-a.failed, "\n")
+		fmt.Fprint(&b, s.failed-a.count.failed, a.operation, a.pod, a.live, a.approved, a.served, s.failed-a.failed, "\n")
 		each = append(each, b.String())
 	}
 	slices.Sort(each)

@@ -154,7 +154,7 @@ func TestAnUpdaterNeedsRoomOnce(t *testing.T) {
 			ask := func(pod string, operation v1beta1.Operation, generation int64, revision string) (v1beta1.Reason, bool) {
 				t.Helper()
 				r := request(pod, operation)
-				r.Generation, r.Revision, r.Fresh = generation, revision, true
+				r.Generation, r.Revision = generation, revision
 				d := p.Decide(f, []Request{r}, metav1.Time{})
 				f.Ledger = d.Ledger
 				return d.Verdicts[0].Reason, d.Changed
@@ -168,7 +168,7 @@ func TestAnUpdaterNeedsRoomOnce(t *testing.T) {
 			reason, written := ask("p0", v1beta1.OperationUnready, 1, "10")
 			expect(reason, written, v1beta1.ReasonWithinBudget, true)
 			reason, written = ask("p0", v1beta1.OperationUnready, 1, "10") // the API server asks twice
-			expect(reason, written, v1beta1.ReasonApproved, false)
+			expect(reason, written, v1beta1.ReasonApproved, true)
 			reason, written = ask("p1", v1beta1.OperationUnready, 1, "11")
 			expect(reason, written, v1beta1.ReasonBudgetExhausted, false)
 			f.Pods[0].State, f.Pods[3].State = Unavailable, Unavailable // p3 has failed by itself

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -295,8 +294,6 @@ type store struct {
 	writer client.SubResourceWriter
 	census *census.Census
 	clock  clock.PassiveClock
-	// fresh remembers what this process wrote lately.
-	fresh *freshness
 }
 
 // errChanged is returned by decideOnce if somebody else wrote the budget in between.
@@ -370,7 +367,7 @@ func (s *store) judge(pub *v1beta1.PodUnavailableBudget, counted *snapshot, requ
 	for i := range verdicts {
 		verdicts[i].covers = count.Covers(requests[i].Pod.UID) || policy.Target == nil && isPicked(requests[i].Pod, count)
 	}
-	trial, binding := s.sort(pub, count, requests)
+	trial, binding := sort(count, requests)
 	for _, index := range trial.index { // each alone: a dry run takes no room from the next
 		one := policy.Decide(facts, trial.take(index), s.now())
 		verdicts[index].Verdict = one.Verdicts[0]
@@ -400,7 +397,6 @@ func (s *store) write(ctx context.Context, pub *v1beta1.PodUnavailableBudget, de
 	case err != nil:
 		return nil, fmt.Errorf("writing the ledger: %w", err)
 	}
-	s.fresh.wrote(pub.UID, pub.Status.Ledger, decision.Ledger)
 	k.budget, k.at = written, at
 	klog.FromContext(ctx).V(2).Info("Wrote ledger", "budget", klog.KObj(pub), "entries", len(decision.Ledger), "available", decision.Tally.Available, "desired", decision.Tally.Desired)
 	return verdicts, nil
@@ -440,7 +436,7 @@ func isPicked(pod *corev1.Pod, count *census.Count) bool {
 // The pods were read after the client made the request. So a pod that is not among them was deleted or relabelled meanwhile, or never existed. The
 // webhook allows its operation and does not record it: otherwise a user who writes reviews could fill the ledger with pods that nobody finds. For the
 // same reason, the name in the ledger is that of the pod that was read.
-func (s *store) sort(pub *v1beta1.PodUnavailableBudget, count *census.Count, requests []Request) (trial, binding asked) {
+func sort(count *census.Count, requests []Request) (trial, binding asked) {
 	for i := range requests {
 		r := &requests[i]
 		operation := r.Operation
@@ -460,10 +456,7 @@ func (s *store) sort(pub *v1beta1.PodUnavailableBudget, count *census.Count, req
 		if pod == nil {
 			continue
 		}
-		one := budget.Request{
-			Name: pod.Name, UID: pod.UID, Operation: operation, Generation: r.Pod.Generation,
-			Fresh: s.fresh.has(pub.UID, pub.Status.Ledger, r.Pod.UID),
-		}
+		one := budget.Request{Name: pod.Name, UID: pod.UID, Operation: operation, Generation: r.Pod.Generation}
 		if r.After != nil {
 			one.Generation = r.After.Generation
 		}
@@ -481,9 +474,3 @@ func (s *store) sort(pub *v1beta1.PodUnavailableBudget, count *census.Count, req
 	}
 	return trial, binding
 }
-
-const (
-	// freshFor is how long an entry that this process wrote needs no renewal. It is so short that a request which relies on the entry ends well before
-	// the entry may expire; see ShortestExpiry.
-	freshFor = 20 * time.Second
-)

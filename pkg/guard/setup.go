@@ -27,12 +27,11 @@ type Options struct {
 }
 
 // ShortestExpiry is the minimum time after which a ledger entry may expire, if the API server ends requests after requestTimeout. The last request that
-// relies on a fresh entry may use up the webhook's timeout and its own. The entry must still exist then. So the minimum is the sum of freshFor, the
-// webhook's timeout of 10 seconds, requestTimeout and one second. The second allows for a controller that sees an entry a little before its webhook
-// knows that it was written.
+// relies on an entry may use up the webhook's timeout and its own. The entry must still exist then. So the minimum is the sum of the webhook's timeout of
+// 10 seconds, requestTimeout and one second. The second allows for a controller that sees an entry a little before its webhook knows that it was written.
 func ShortestExpiry(requestTimeout time.Duration) time.Duration {
 	const webhookTimeout = 10 * time.Second
-	return freshFor + webhookTimeout + requestTimeout + time.Second
+	return webhookTimeout + requestTimeout + time.Second
 }
 
 // Setup registers the handlers and makes the manager's cache watch the objects that they look up. The manager's scheme must have the types of
@@ -69,7 +68,6 @@ func New(writer client.Client, live, cached client.Reader, opts Options) *Guard 
 		writer: writer.Status(),
 		census: census.New(live, writer.SubResource("scale"), cached),
 		clock:  opts.Clock,
-		fresh:  newFreshness(opts.Clock),
 	}
 	return &Guard{
 		remembered: newRegistry(live, fromMemory), committed: newRegistry(live, committed), above: newObjects(live),
