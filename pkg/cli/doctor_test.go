@@ -121,7 +121,7 @@ func installed(t *testing.T) []client.Object {
 		}
 		for _, webhook := range endpoint.WebhooksOf(object) {
 			webhook.Client.CABundle = authority(t, now().Add(365*24*time.Hour))
-			webhook.Fill(now())
+			webhook.Fill()
 		}
 		all = append(all, object)
 	}

@@ -3,17 +3,11 @@
 package endpoint
 
 import (
-	"bytes"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"net/url"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -65,10 +59,6 @@ func Converts(definition *apiextensionsv1.CustomResourceDefinition) bool {
 	service := conversion.Webhook.ClientConfig.Service
 	return service == nil || service.Name == ConversionService
 }
-
-// Lifetime is how long a webhook configuration keeps one segment. A segment does not stay secret for ever: if the webhook does not answer, the API server
-// shows the whole URL to the client whose operation fails.
-const Lifetime = time.Hour
 
 // Configurations are the names of the webhook configurations. Each name has a validating and a mutating one. SidecarConfiguration is among them, and may be missing.
 var Configurations = []string{PodConfiguration, BudgetConfiguration, SidecarConfiguration}
@@ -170,30 +160,14 @@ func (w Webhook) path() string {
 	return path
 }
 
-// segment matches a path with a segment that Fill has made. The segment has 128 random bits, the first 64 bits of the SHA-256 hash of the CA bundle beside
-// it, and its time of creation in seconds since 1970, all in hexadecimal. A version of Berth with another meaning of these must use another form. Then
-// neither version replaces the paths of the other.
-var segment = regexp.MustCompile(`^/[0-9a-f]{32}-([0-9a-f]{16})-([0-9a-f]{1,12})(/.*)$`)
-
-// Fill sets a path with a new segment if the webhook has none. It also replaces a path of its own that is older than Lifetime, or is for another CA bundle
-// or handler. It keeps a path that somebody else has set. It returns whether it changed the webhook.
-func (w Webhook) Fill(now time.Time) bool {
-	authority := sha256.Sum256(w.Client.CABundle)
-	current := w.path()
-	if current != "" {
-		parts := segment.FindStringSubmatch(current)
-		if parts == nil {
-			return false
-		}
-		of, _ := hex.DecodeString(parts[1]) // no error: the expression matches only hexadecimal digits
-		made, _ := strconv.ParseInt(parts[2], 16, 64)
-		if bytes.Equal(of, authority[:8]) && parts[3] == w.Handler && now.Before(time.Unix(made, 0).Add(Lifetime)) {
-			return false
-		}
+// Fill sets a path with a random segment of 128 bits if the webhook has none. It keeps every path that there is. It returns whether it changed the webhook.
+func (w Webhook) Fill() bool {
+	if w.path() != "" {
+		return false
 	}
 	random := make([]byte, 16)
 	_, _ = rand.Read(random) // it never fails
-	path := fmt.Sprintf("/%x-%x-%x%s", random, authority[:8], now.Unix(), w.Handler)
+	path := fmt.Sprintf("/%x%s", random, w.Handler)
 	if w.Client.Service != nil {
 		w.Client.Service.Path = &path
 		return true

@@ -3,14 +3,11 @@ package endpoint
 import (
 	"strings"
 	"testing"
-	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/utils/ptr"
 )
-
-var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // at is a webhook about pods that is asked at a path, of a Service unless there is a URL.
 func at(path *string, url string) Webhook {
@@ -21,39 +18,33 @@ func at(path *string, url string) Webhook {
 	return Webhook{Name: "pod.berth.dev", Handler: Pods, Client: client}
 }
 
-func TestAPathIsFilledInWhereItIsMissingOrOld(t *testing.T) {
-	none := func(*Webhook) {}
+func TestAPathIsFilledInWhereItIsMissing(t *testing.T) {
 	// The first is the webhook before any path was filled in, and then what happens to it.
 	tests := map[string]struct {
 		before Webhook
 		change func(*Webhook)
-		after  time.Duration
 		want   bool
 	}{
-		"it stays while it is young":                         {before: at(nil, ""), change: none, after: Lifetime - time.Second},
-		"it is replaced when it is old":                      {before: at(nil, ""), change: none, after: Lifetime, want: true},
-		"it is replaced with the authority":                  {before: at(nil, ""), change: func(w *Webhook) { w.Client.CABundle = []byte("next") }, want: true},
-		"it is replaced if somebody has taken it away":       {before: at(nil, ""), change: func(w *Webhook) { w.Client.Service.Path = nil }, want: true},
-		"it is replaced if it is no path":                    {before: at(nil, ""), change: func(w *Webhook) { w.Client.Service.Path = ptr.To("/") }, want: true},
-		"it is replaced if it is another handler's":          {before: at(nil, ""), change: func(w *Webhook) { w.Handler = BudgetPods }, want: true},
-		"it stays if somebody has named one":                 {before: at(nil, ""), change: func(w *Webhook) { w.Client.Service.Path = ptr.To(Pods) }, after: 2 * Lifetime},
-		"it stays if somebody has named a segment":           {before: at(nil, ""), change: func(w *Webhook) { w.Client.Service.Path = ptr.To("/mine" + Pods) }, after: 2 * Lifetime},
-		"it stays if it is of a clock that is ahead":         {before: at(nil, ""), change: none, after: -2 * Lifetime},
-		"of a URL, it stays while it is young":               {before: at(nil, "https://localhost:1"), change: none},
-		"of a URL, it is replaced when it is old":            {before: at(nil, "https://localhost:1/"), change: none, after: Lifetime, want: true},
-		"of a URL, it stays if somebody has named one":       {before: at(nil, "https://localhost:1"), change: func(w *Webhook) { w.Client.URL = ptr.To("https://localhost:1" + Pods) }, after: 2 * Lifetime},
-		"of a URL, it is replaced if it was taken away":      {before: at(nil, "https://localhost:1"), change: func(w *Webhook) { w.Client.URL = ptr.To("https://localhost:1") }, want: true},
-		"of nothing, it is nothing, and nothing is replaced": {before: at(nil, "https://localhost:1"), change: func(w *Webhook) { w.Client.URL = nil }},
+		"it stays":                        {before: at(nil, ""), change: func(*Webhook) {}},
+		"it stays with another authority": {before: at(nil, ""), change: func(w *Webhook) { w.Client.CABundle = []byte("next") }},
+		"it is replaced if somebody has taken it away":  {before: at(nil, ""), change: func(w *Webhook) { w.Client.Service.Path = nil }, want: true},
+		"it is replaced if it is no path":               {before: at(nil, ""), change: func(w *Webhook) { w.Client.Service.Path = ptr.To("/") }, want: true},
+		"it stays if somebody has named one":            {before: at(nil, ""), change: func(w *Webhook) { w.Client.Service.Path = ptr.To(Pods) }},
+		"it stays if somebody has named a segment":      {before: at(nil, ""), change: func(w *Webhook) { w.Client.Service.Path = ptr.To("/mine" + Pods) }},
+		"of a URL, it stays":                            {before: at(nil, "https://localhost:1"), change: func(*Webhook) {}},
+		"of a URL, it stays if somebody has named one":  {before: at(nil, "https://localhost:1"), change: func(w *Webhook) { w.Client.URL = ptr.To("https://localhost:1" + Pods) }},
+		"of a URL, it is replaced if it was taken away": {before: at(nil, "https://localhost:1"), change: func(w *Webhook) { w.Client.URL = ptr.To("https://localhost:1") }, want: true},
+		"of nothing, it is nothing":                     {before: at(nil, "https://localhost:1"), change: func(w *Webhook) { w.Client.URL = nil }},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := tc.before
-			if !w.Fill(start) || w.Path() == "" {
+			if !w.Fill() || w.Path() == "" {
 				t.Fatalf("at first it is %q", w.Path())
 			}
 			tc.change(&w)
 			before := w.path()
-			if got := w.Fill(start.Add(tc.after)); got != tc.want || (w.path() != before) != tc.want {
+			if got := w.Fill(); got != tc.want || (w.path() != before) != tc.want {
 				t.Errorf("got %t, from %q to %q", got, before, w.path())
 			}
 			if tc.want && (w.Path() == "" || HandlerOf(w.Path()) != w.Handler) {
@@ -68,12 +59,12 @@ func TestAPathIsFilledInWhereItIsMissingOrOld(t *testing.T) {
 
 func TestTheAPIServerTakesThePath(t *testing.T) {
 	w := at(nil, "")
-	w.Fill(start)
+	w.Fill()
 	if errs := webhookutil.ValidateWebhookService(nil, "namespace", "name", w.Client.Service.Path, 443); len(errs) > 0 {
 		t.Error(errs)
 	}
 	w = at(nil, "https://localhost:1")
-	w.Fill(start)
+	w.Fill()
 	if errs := webhookutil.ValidateWebhookURL(nil, *w.Client.URL, true); len(errs) > 0 {
 		t.Error(errs)
 	}
@@ -83,7 +74,7 @@ func TestNoTwoPathsAreAlike(t *testing.T) {
 	seen := map[string]bool{}
 	for range 100 {
 		w := at(nil, "")
-		w.Fill(start)
+		w.Fill()
 		if seen[w.Path()] {
 			t.Fatalf("%s twice", w.Path())
 		}

@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
 	"net/http"
@@ -24,9 +23,9 @@ import (
 //
 // A client with a certificate of another authority gets no connection. A client without a certificate gets one, because readiness probes connect
 // without a certificate.
-func newServer(opts Options, synced func() bool, answered func(ctx context.Context, path string) bool) (web ctrlwebhook.Server, register func(path string, hook http.Handler), err error) {
+func newServer(opts Options, synced func() bool, knows func(path string) bool) (web ctrlwebhook.Server, register func(path string, hook http.Handler), err error) {
 	handlers := http.NewServeMux()
-	known := &knownClients{handlers: handlers, synced: synced, answered: answered}
+	known := &knownClients{handlers: handlers, synced: synced, knows: knows}
 	options := ctrlwebhook.Options{Host: opts.Host, Port: opts.Port, CertDir: opts.CertDir, CertName: certificate.File, KeyName: certificate.KeyFile, WebhookMux: http.NewServeMux()}
 	options.WebhookMux.Handle("/", known)
 	options.WebhookMux.Handle(endpoint.Conversion, conversion.Handler())
@@ -50,7 +49,7 @@ type knownClients struct {
 	// certified is true if clients are recognized by their certificates, which the connection has verified, and not by their paths.
 	certified bool
 	synced    func() bool
-	answered  func(ctx context.Context, path string) bool
+	knows     func(path string) bool
 }
 
 func (k *knownClients) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -62,7 +61,7 @@ func (k *knownClients) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refusal = http.StatusUnauthorized
 	case !k.synced():
 		refusal = http.StatusServiceUnavailable
-	case !k.certified && !k.answered(r.Context(), r.URL.Path):
+	case !k.certified && !k.knows(r.URL.Path):
 		refusal = http.StatusNotFound
 	}
 	if refusal != 0 {

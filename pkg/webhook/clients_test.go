@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -116,7 +115,7 @@ func servedOnce(t *testing.T, clientCA string, synced func() bool) (address stri
 		t.Fatal(err)
 	}
 	web, register, err := newServer(Options{Host: "127.0.0.1", Port: listener.Addr().(*net.TCPAddr).Port, CertDir: dir, ClientCA: clientCA}, synced,
-		func(_ context.Context, path string) bool { return path == secretPath })
+		func(path string) bool { return path == secretPath })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -25,40 +24,28 @@ import (
 )
 
 const (
-	// formerFor is how long Berth answers at a path after it was removed from the webhook configurations. Some API server may not know about the change yet.
+	// formerFor is how long Berth answers at a path after it last saw it in a webhook configuration, so at least half of that after the removal: some API
+	// server may not know about the change yet.
 	formerFor = time.Minute
-	// A client that calls an unknown path may know about a new path earlier than this replica. Then the replica reads the configurations live, at most once
-	// in looksApart, and for all calls that wait meanwhile. Each read takes at most lookTimeout.
-	looksApart  = 500 * time.Millisecond
-	lookTimeout = time.Second
-	// keepInterval is how often Berth checks the age of the paths.
+	// keepInterval is how often Berth looks at the configurations if no change is announced.
 	keepInterval = 30 * time.Second
 	// retryInterval is the delay before a retry after an error.
 	retryInterval = time.Second
 )
 
 // paths maintain the secret paths in the webhook configurations, and know them. The paths are stored nowhere else. Every replica answers at the paths that
-// a configuration has, or had until formerFor ago, and at no others. Every replica fills in missing paths and replaces old ones. If several do so at once, the
-// first write wins and the others get a conflict.
+// a configuration has, or had not long ago, and at no others. Every replica fills in missing paths. If several do so at once, the first write wins
+// and the others get a conflict.
 type paths struct {
 	cache cache.Cache
 	// cached is the cache.
 	cached client.Reader
-	live   client.Reader
 	writer client.Writer
 	clock  clock.Clock
 
-	// looking is held while the configurations are read live. looked is when the last such read began.
-	looking sync.Mutex
-	looked  time.Time
-
 	mu sync.Mutex
-	// known are the paths at which this replica answers, and until when. The zero time means as long as a configuration has the path. known is nil until the
-	// configurations were read.
+	// known are the paths at which this replica answers, and when it last saw each in a configuration. It is nil until the configurations were read.
 	known map[string]time.Time
-	// asked is set once every webhook in the configurations has a path at which this replica answers.
-	asked  atomic.Bool
-	warned sync.Once
 }
 
 var (
@@ -67,10 +54,8 @@ var (
 )
 
 // newPaths returns paths that watch webhook configurations in the cache. Start runs the cache.
-func newPaths(configurations cache.Cache, live client.Reader, writer client.Writer, now clock.Clock) *paths {
-	return &paths{
-		cache: configurations, cached: configurations, live: live, writer: writer, clock: now,
-	}
+func newPaths(configurations cache.Cache, writer client.Writer, now clock.Clock) *paths {
+	return &paths{cache: configurations, cached: configurations, writer: writer, clock: now}
 }
 
 // NeedLeaderElection is false, because the API server calls every replica.
@@ -82,9 +67,8 @@ func (p *paths) Start(ctx context.Context) error {
 	announce := func(object any) {
 		configuration, ok := object.(client.Object)
 		if !ok || !slices.Contains(endpoint.Configurations, configuration.GetName()) {
-			return
+			return // a tombstone is none: keep runs after keepInterval at the latest
 		}
-		p.see(configuration)
 		select {
 		case changed <- struct{}{}:
 		default: // a change is announced already
@@ -96,7 +80,7 @@ func (p *paths) Start(ctx context.Context) error {
 			_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 				AddFunc:    announce,
 				UpdateFunc: func(_, object any) { announce(object) },
-				DeleteFunc: announce, // a tombstone is not a client.Object and is ignored: keep runs after keepInterval at the latest
+				DeleteFunc: announce,
 			})
 		}
 		if err != nil {
@@ -126,14 +110,13 @@ func (p *paths) Start(ctx context.Context) error {
 	return running.Wait()
 }
 
-// keep learns the existing paths, fills in missing ones, and replaces old ones.
+// keep learns the existing paths, and fills in missing ones.
 func (p *paths) keep(ctx context.Context) error {
 	configurations, err := read(ctx, p.cached)
 	if err != nil {
 		return err
 	}
 	p.learn(configurations)
-	p.warn(ctx, configurations)
 	var errs []error
 	for _, configuration := range configurations {
 		errs = append(errs, p.fill(ctx, configuration))
@@ -141,35 +124,19 @@ func (p *paths) keep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// warn logs once if a configuration has a path without a secret segment, which every client can call. Berth answers there, because somebody has configured it.
-func (p *paths) warn(ctx context.Context, configurations []client.Object) {
-	for _, configuration := range configurations {
-		for _, webhook := range endpoint.WebhooksOf(configuration) {
-			if path := webhook.Path(); path == webhook.Handler {
-				p.warned.Do(func() {
-					klog.FromContext(ctx).Info("A webhook configuration has a path without a secret segment, so every client that can connect gets an answer. Apply this version's manifests",
-						"configuration", klog.KObj(configuration), "webhook", webhook.Name, "path", path)
-				})
-			}
-		}
-	}
-}
-
-// fill writes a configuration with new paths where they are needed. Berth answers at them before it writes them.
+// fill writes a configuration with new paths where it has none. Berth answers at them before it writes them.
 func (p *paths) fill(ctx context.Context, configuration client.Object) error {
-	before, now := configuration.DeepCopyObject().(client.Object), p.clock.Now()
+	before := configuration.DeepCopyObject().(client.Object)
 	filled := false
 	for _, webhook := range endpoint.WebhooksOf(configuration) {
-		if webhook.Fill(now) {
+		if webhook.Fill() {
 			filled = true
-			p.mu.Lock()
-			p.known[webhook.Path()] = now.Add(formerFor)
-			p.mu.Unlock()
 		}
 	}
 	if !filled {
 		return nil
 	}
+	p.learn([]client.Object{configuration})
 	// The patch contains only paths. An update could lose fields that only a newer API server knows.
 	patch := client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
 	if err := p.writer.Patch(ctx, configuration, patch, client.FieldOwner("berth-controller")); err != nil {
@@ -182,85 +149,33 @@ func (p *paths) fill(ctx context.Context, configuration client.Object) error {
 	return nil
 }
 
-// see learns the paths of one version of a configuration. When keep reads the cache, there may be a newer version already. An API server that has seen this
-// one asks at its paths for a while.
-func (p *paths) see(configuration client.Object) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.known == nil {
-		return // keep has not learned the first version yet
-	}
-	for _, webhook := range endpoint.WebhooksOf(configuration) {
-		if path := webhook.Path(); path != "" {
-			if _, found := p.known[path]; !found {
-				p.known[path] = p.clock.Now().Add(formerFor)
-			}
-		}
-	}
-}
-
-// learn updates known to the paths of the configurations. Other paths stay known for formerFor.
+// learn adds the paths of the configurations to known, and forgets those that no configuration has had for formerFor.
 func (p *paths) learn(configurations []client.Object) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now, known := p.clock.Now(), map[string]time.Time{}
-	for path, until := range p.known {
-		if until.IsZero() {
-			until = now.Add(formerFor)
-		}
-		if now.Before(until) {
-			known[path] = until
+	for path, seen := range p.known {
+		if now.Sub(seen) < formerFor {
+			known[path] = seen
 		}
 	}
 	for _, configuration := range configurations {
 		for _, webhook := range endpoint.WebhooksOf(configuration) {
 			if path := webhook.Path(); path != "" {
-				known[path] = time.Time{}
+				known[path] = now
 			}
 		}
 	}
 	p.known = known
 }
 
-// answered is true if Berth answers a call at a path. The path has a handler. For an unknown path it uses a live read of the configurations that began after
-// the call. That may take looksApart plus lookTimeout.
-func (p *paths) answered(ctx context.Context, path string) bool {
-	if p.knows(path) {
-		return true
-	}
-	asked := p.clock.Now()
-	p.looking.Lock()
-	defer p.looking.Unlock()
-	if p.knows(path) {
-		return true
-	}
-	if !p.looked.Before(asked) {
-		return false // the previous holder of the lock has read the configurations after this call arrived
-	}
-	if early := p.looked.Add(looksApart).Sub(asked); early > 0 {
-		<-p.clock.After(early)
-	}
-	p.looked = p.clock.Now()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout) // other calls wait for this read too, so it must not end with ctx
-	defer cancel()
-	configurations, err := read(ctx, p.live)
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Reading the webhook configurations for an unknown path")
-		return false
-	}
-	p.learn(configurations)
-	return p.knows(path)
-}
-
 // knows is true for a path at which this replica answers. Its time does not depend on how much of a path is correct, so that nobody can guess it bit by bit.
 func (p *paths) knows(path string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now, same := p.clock.Now(), 0
-	for known, until := range p.known {
-		if until.IsZero() || now.Before(until) {
-			same |= subtle.ConstantTimeCompare([]byte(known), []byte(path))
-		}
+	same := 0
+	for known := range p.known {
+		same |= subtle.ConstantTimeCompare([]byte(known), []byte(path))
 	}
 	return same == 1
 }
@@ -272,12 +187,8 @@ func (p *paths) learned() bool {
 	return p.known != nil
 }
 
-// ready returns nil once every webhook in the configurations has a known path. It keeps returning nil after that: if somebody removes a path later, an
-// unready replica would not bring it back.
+// ready returns nil if every webhook in the configurations has a known path.
 func (p *paths) ready(ctx context.Context) error {
-	if p.asked.Load() {
-		return nil
-	}
 	configurations, err := read(ctx, p.cached)
 	if err != nil {
 		return err
@@ -289,7 +200,6 @@ func (p *paths) ready(ctx context.Context) error {
 			}
 		}
 	}
-	p.asked.Store(len(configurations) > 0)
 	return nil
 }
 

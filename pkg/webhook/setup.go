@@ -93,11 +93,11 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	default:
 		return fmt.Errorf("webhook certificates %q: must be %s or %s", opts.Certificates, ManagedCertificates, ProvidedCertificates)
 	}
-	asked := newPaths(configurations, front.GetAPIReader(), front.GetClient(), clock.RealClock{})
+	asked := newPaths(configurations, front.GetClient(), clock.RealClock{})
 	if err := front.Add(asked); err != nil {
 		return fmt.Errorf("adding the paths of the webhooks: %w", err)
 	}
-	if err := mgr.AddReadyzCheck("webhook-path", func(request *http.Request) error { return asked.ready(request.Context()) }); err != nil {
+	if err := mgr.AddReadyzCheck("webhook-path", onceTrue(func(request *http.Request) error { return asked.ready(request.Context()) })); err != nil {
 		return err
 	}
 	if err := mgr.Add(&migration{mgr.GetAPIReader(), mgr.GetClient(), map[string]int64{}}); err != nil {
@@ -127,7 +127,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 		return err
 	}
 	synced := func() bool { return owners.HasSynced() && booked() && asked.learned() }
-	web, register, err := newServer(opts, synced, asked.answered)
+	web, register, err := newServer(opts, synced, asked.knows)
 	if err != nil {
 		return err
 	}
