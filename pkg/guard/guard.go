@@ -132,8 +132,6 @@ type inquiry struct {
 	// asked are the budgets that have answered.
 	asked  []types.NamespacedName
 	answer verdict
-	// spared are budgets that could not be judged and that do not cover the pod.
-	spared []candidate
 	// above is the owner chain of the pod, nil until it is needed.
 	above *ancestry
 }
@@ -176,82 +174,55 @@ func (g *Guard) decideMissing(ctx context.Context, i *inquiry, reading *reading[
 	return g.decideAmong(ctx, i, g.policies.covering(pubs, i.request.Pod))
 }
 
-// decideAmong asks the given budgets that the guard has not asked yet. For a protected pod it always asks a budget that is alone, because that budget
-// knows best. If there are several, or the pod is not protected, it skips those of workloads that do not own the pod. A later list may have a skipped budget
-// again. decideAmong asks it if it names another workload by then.
+// decideAmong asks the given budgets that have not answered yet. For a protected pod it always asks a budget that is alone, because that budget knows
+// best. If there are several, or the pod is not protected, it skips those of workloads that do not own the pod. A later list may have a skipped budget
+// again, with another workload by then, so decideAmong looks at it again.
 func (g *Guard) decideAmong(ctx context.Context, i *inquiry, found []candidate) error {
-	found = slices.DeleteFunc(found, func(c candidate) bool {
-		return slices.Contains(i.asked, c.name) || slices.ContainsFunc(i.spared, c.isSame)
-	})
-	filter := len(i.asked)+len(found) > 1 || !budget.IsProtected(i.request.Pod)
-	var candidates []candidate
-	for _, c := range found {
-		if c.target != nil && filter && !i.ancestry(ctx, g.above).mayBeOf(c.target) {
-			continue
-		}
-		candidates = append(candidates, c)
+	found = slices.DeleteFunc(found, func(c candidate) bool { return slices.Contains(i.asked, c.name) })
+	if len(i.asked)+len(found) > 1 || !budget.IsProtected(i.request.Pod) {
+		found = slices.DeleteFunc(found, func(c candidate) bool { return !g.mayCover(ctx, i, c, nil) })
 	}
-	if len(candidates) == 0 {
-		return nil
-	}
-	more, err := g.decideAll(ctx, i, candidates)
-	if err != nil {
-		return err
-	}
-	for _, c := range candidates {
-		if !slices.ContainsFunc(i.spared, c.isSame) {
-			i.asked = append(i.asked, c.name)
+	if len(found) > 1 && !i.request.DryRun {
+		trial := *i
+		trial.request.DryRun = true // so that the first budget records nothing if the second one refuses
+		if err := g.decideEach(ctx, &trial, found); err != nil || !trial.answer.Allowed {
+			i.answer = trial.answer
+			return err
 		}
 	}
-	i.answer = i.answer.and(more)
-	return nil
+	return g.decideEach(ctx, i, found)
 }
 
-// decideAll asks one budget after the other. If there are several, it tries all of them in a dry run before the first of them records anything.
-func (g *Guard) decideAll(ctx context.Context, i *inquiry, candidates []candidate) (verdict, error) {
-	if len(candidates) > 1 && !i.request.DryRun {
-		trial := i.request
-		trial.DryRun = true
-		if answer, err := g.decideEach(ctx, i, candidates, trial); err != nil || !answer.Allowed {
-			return answer, err
-		}
-	}
-	return g.decideEach(ctx, i, candidates, i.request)
-}
-
-func (g *Guard) decideEach(ctx context.Context, i *inquiry, candidates []candidate, request Request) (verdict, error) {
-	answer := notProtected()
+// decideEach asks one budget after the other, until one refuses.
+func (g *Guard) decideEach(ctx context.Context, i *inquiry, candidates []candidate) error {
 	for _, c := range candidates {
-		if slices.ContainsFunc(i.spared, c.isSame) {
-			continue
-		}
-		one, err := g.lines.ask(ctx, c.name, request)
-		if err != nil && g.spares(ctx, i, c, err) {
-			klog.FromContext(ctx).V(2).Info("Skipped a budget that cannot be judged and does not cover the pod", "budget", c.name, "pod", klog.KObj(request.Pod), "error", err)
-			i.spared = append(i.spared, c)
+		one, err := g.lines.ask(ctx, c.name, i.request)
+		if err != nil && !g.mayCover(ctx, i, c, err) {
+			klog.FromContext(ctx).V(2).Info("Skipped a budget that cannot be judged and does not cover the pod", "budget", c.name, "pod", klog.KObj(i.request.Pod), "error", err)
 			continue
 		}
 		if err != nil {
-			return verdict{}, fmt.Errorf("asking PodUnavailableBudget %s: %w", c.name, err)
+			return fmt.Errorf("asking PodUnavailableBudget %s: %w", c.name, err)
 		}
-		if answer = answer.and(one); !answer.Allowed {
-			return answer, nil
+		i.asked = append(i.asked, c.name)
+		if i.answer = i.answer.and(one); !i.answer.Allowed {
+			return nil
 		}
 	}
-	return answer, nil
+	return nil
 }
 
-// spares is true if the guard can skip a budget that cannot be judged, because it names a workload that does not own the pod. The workload could later
-// adopt a pod that has no controller, so the budget holds such a pod. It does not if Berth may not read the workload: then it would hold the pod for as
-// long as Berth lacks the right.
-func (g *Guard) spares(ctx context.Context, i *inquiry, c candidate, err error) bool {
+// mayCover is false for a budget that names a workload which does not own the pod. err is the error with which the budget could not be judged, nil if there
+// is none. The workload could later adopt a pod that has no controller, so the budget covers such a pod. It does not if Berth may not read the workload:
+// then it would hold the pod for as long as Berth lacks the right.
+func (g *Guard) mayCover(ctx context.Context, i *inquiry, c candidate, err error) bool {
 	switch {
 	case c.target == nil:
-		return false
+		return true
 	case apierrors.IsForbidden(err):
-		return !i.ancestry(ctx, g.above).isOf(c.target)
+		return i.ancestry(ctx, g.above).isOf(c.target)
 	default:
-		return !i.ancestry(ctx, g.above).mayBeOf(c.target)
+		return i.ancestry(ctx, g.above).mayBeOf(c.target)
 	}
 }
 

@@ -55,11 +55,6 @@ type candidate struct {
 // isFull is true if the budget is likely to refuse: its selector picks the pod, and its status says that it has no room.
 func (c candidate) isFull() bool { return c.target == nil && c.room == 0 }
 
-// isSame is true if both are the same budget, with the same target.
-func (c candidate) isSame(other candidate) bool {
-	return c.name == other.name && (c.target == nil) == (other.target == nil) && (c.target == nil || *c.target == *other.target)
-}
-
 // policies are compiled budgets. A namespace may have thousands of budgets, and each request compares its pod with all of them.
 type policies struct {
 	compiled *lru.Cache
