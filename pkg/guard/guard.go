@@ -17,7 +17,6 @@ import (
 	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
-	"github.com/berth-project/berth/pkg/workload"
 )
 
 // Guard decides whether operations on pods may go on. Any number of goroutines may call it.
@@ -81,16 +80,11 @@ func (g *Guard) decide(ctx context.Context, request Request) (verdict, error) {
 	}
 	protected := budget.IsProtected(request.Pod)
 	var remembered *reading[*v1beta1.PodUnavailableBudgetList]
-	if protected && (request.onlyRelabels() || !slices.ContainsFunc(found, candidate.isFull)) {
+	if protected && !slices.ContainsFunc(found, candidate.isFull) {
 		remembered = g.remembered.ask(ctx, request.Pod.Namespace)
 	}
 	i := &inquiry{request: request, answer: notProtected()}
-	if protected && request.onlyRelabels() {
-		err = g.passOver(ctx, i, remembered)
-	}
-	if err == nil {
-		err = g.decideAmong(ctx, i, found)
-	}
+	err = g.decideAmong(ctx, i, found)
 	if err == nil && i.answer.Allowed && protected {
 		if remembered == nil {
 			remembered = g.remembered.ask(ctx, request.Pod.Namespace)
@@ -142,27 +136,6 @@ func (i *inquiry) ancestry(ctx context.Context, above *objects) *ancestry {
 		i.above = ancestryOf(ctx, above, i.request.Pod)
 	}
 	return i.above
-}
-
-// onlyRelabels is true for an update that matters to a budget only by the labels that it changes. It restarts nothing, takes nothing out of service and
-// leaves the pod with its controller.
-func (r *Request) onlyRelabels() bool {
-	return r.After != nil && !r.Restarts && !budget.TakesOut(r.Pod, r.After) && workload.HaveSameController(r.Pod, r.After)
-}
-
-// passOver skips the budgets whose selector picks the pod both before and after the update. The list of the namespace's budgets is enough to tell:
-// passOver counts nothing. A budget that names a workload selects by the workload's selector, so the guard asks it.
-func (g *Guard) passOver(ctx context.Context, i *inquiry, reading *reading[*v1beta1.PodUnavailableBudgetList]) error {
-	pubs, err := reading.wait(ctx)
-	if err != nil {
-		return err
-	}
-	for _, c := range g.policies.covering(pubs, i.request.Pod) {
-		if c.target == nil && !budget.Leaves(i.request.Pod, i.request.After, c.selector, c.ignored) {
-			i.asked, i.answer.covers = append(i.asked, c.name), true
-		}
-	}
-	return nil
 }
 
 // decideMissing asks the budgets in the list that the guard has not asked yet.

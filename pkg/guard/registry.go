@@ -44,10 +44,7 @@ func newRegistry(live client.Reader, revision string) *registry {
 type candidate struct {
 	name types.NamespacedName
 	// target is nil if the budget has a selector. The selector then picks the pod.
-	target   *v1beta1.TargetReference
-	selector labels.Selector
-	// ignored selects the pods that the budget ignores.
-	ignored labels.Selector
+	target *v1beta1.TargetReference
 	// room is how many more pods may become unavailable, as the budget's status says.
 	room int32
 }
@@ -98,7 +95,7 @@ func (p *policies) covering(pubs *v1beta1.PodUnavailableBudgetList, pod *corev1.
 			continue // it protects nothing; the controller reports errors in the budget's conditions
 		}
 		if policy.Target != nil || policy.Selector.Matches(labels.Set(pod.Labels)) {
-			found = append(found, candidate{client.ObjectKeyFromObject(pub), policy.Target, policy.Selector, policy.Ignored, pub.Status.UnavailableAllowed})
+			found = append(found, candidate{client.ObjectKeyFromObject(pub), policy.Target, pub.Status.UnavailableAllowed})
 		}
 	}
 	slices.SortFunc(found, func(a, b candidate) int { return strings.Compare(a.name.Name, b.name.Name) })
