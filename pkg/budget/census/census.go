@@ -27,7 +27,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/budget"
@@ -41,17 +40,12 @@ type Census struct {
 	live   client.Reader
 	scales client.SubResourceReader
 	nodes  client.Reader
-	// hints are the owners that the last count of each budget found. The next count reads them again in parallel to the pods, and not after them.
-	hints *lru.Cache
 }
-
-// mostHinted is how many budgets have hints. The budget that was counted least recently loses its hints first.
-const mostHinted = 4096
 
 // New returns a Census that reads pods and workloads by live, and the scale subresource of other kinds by scales. It reads the metadata of nodes by
 // nodes, which may be a cache.
 func New(live client.Reader, scales client.SubResourceReader, nodes client.Reader) *Census {
-	return &Census{live: live, scales: scales, nodes: nodes, hints: lru.New(mostHinted)}
+	return &Census{live: live, scales: scales, nodes: nodes}
 }
 
 // Count is the result of one count of a budget's pods.
@@ -68,7 +62,7 @@ type Count struct {
 	Selector labels.Selector
 	// Ignored selects the pods that the budget ignores. Nil selects none.
 	Ignored labels.Selector
-	// Owners are the UIDs of the owners of the pods, directly or through others. It may include owners that only the previous count found.
+	// Owners are the UIDs of the owners of the pods, directly or through others.
 	Owners sets.Set[types.UID]
 	// holders are the controllers of the budget's pods, with their selectors. Through them the replicas are known, and for a budget with a target they
 	// connect the pods to the target. A controller that is being deleted is not included: the garbage collector deletes its pods or orphans them.
@@ -176,26 +170,18 @@ func (c *Census) Take(ctx context.Context, namespace string, policy *budget.Poli
 
 // take reads everything once. gone are the missing owners of pods that the budget covers or may cover.
 func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atLeast string) (count *Count, gone []types.UID, err error) {
-	name := types.NamespacedName{Namespace: o.namespace, Name: policy.Name}
 	if policy.Target != nil {
-		return c.takeOfTarget(ctx, o, name, policy, atLeast)
+		return c.takeOfTarget(ctx, o, policy, atLeast)
 	}
 	o.existence = policy.Replicas != nil
 	count = &Count{Selector: policy.Selector, Ignored: policy.Ignored, holders: map[workload.Owner]labels.Selector{}}
-	var pods []*corev1.Pod
-	reading, readCtx := errgroup.WithContext(ctx)
-	panics.Go(ctx, reading, func() (err error) {
-		pods, err = c.list(readCtx, count, o.namespace, atLeast)
-		return err
-	})
-	panics.Go(ctx, reading, func() error { return o.loadHints(readCtx, name) })
-	if err := reading.Wait(); err != nil {
+	pods, err := c.list(ctx, count, o.namespace, atLeast)
+	if err != nil {
 		return nil, nil, err
 	}
 	if err := o.load(ctx, pods); err != nil {
 		return nil, nil, err
 	}
-	o.leaveHints(name, pods, nil)
 	top := make([]*owner, len(pods))
 	for i, pod := range pods {
 		top[i] = o.top(pod)
@@ -215,16 +201,10 @@ func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atL
 	return count, gone, c.observe(ctx, count, pods, func(i int) bool { return top[i] == nil || top[i].unread })
 }
 
-func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.NamespacedName, policy *budget.Policy, atLeast string) (count *Count, gone []types.UID, err error) {
+func (c *Census) takeOfTarget(ctx context.Context, o *owners, policy *budget.Policy, atLeast string) (count *Count, gone []types.UID, err error) {
 	ref := policy.Target
-	var target *owner
-	reading, readCtx := errgroup.WithContext(ctx)
-	panics.Go(ctx, reading, func() (err error) {
-		target, err = o.read(readCtx, schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind), ref.Name, "")
-		return err
-	})
-	panics.Go(ctx, reading, func() error { return o.loadHints(readCtx, name) })
-	if err := reading.Wait(); err != nil {
+	target, err := o.read(ctx, schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind), ref.Name, "")
+	if err != nil {
 		return nil, nil, err
 	}
 	if target.uid == "" { // the object or its kind does not exist
@@ -245,7 +225,6 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, name types.Namespa
 	if err := o.load(ctx, all); err != nil {
 		return nil, nil, err
 	}
-	o.leaveHints(name, all, target)
 	var pods []*corev1.Pod
 	for _, pod := range all {
 		if o.isUnder(pod, target) {
@@ -382,13 +361,11 @@ func NewNode() *metav1.PartialObjectMetadata {
 
 // owner is an object that owns pods, directly or through others.
 type owner struct {
-	// reference is the owner reference of the objects below it.
-	reference metav1.OwnerReference
-	kind      schema.GroupKind
-	name      string
-	uid       types.UID
-	replicas  int32
-	selector  labels.Selector
+	kind     schema.GroupKind
+	name     string
+	uid      types.UID
+	replicas int32
+	selector labels.Selector
 	// watched: Berth's controllers watch the kind.
 	watched bool
 	// gone: the object does not exist, or is being deleted together with its pods.
@@ -438,9 +415,6 @@ func (o *owners) load(ctx context.Context, pods []*corev1.Pod) error {
 	for _, pod := range pods {
 		want(metav1.GetControllerOfNoCopy(pod))
 	}
-	for _, owner := range o.found { // above the hints there may be new owners
-		want(owner.parent)
-	}
 	for level := 0; len(next) > 0 && level < workload.LongestOwnerChain; level++ {
 		read, err := o.readAll(ctx, slices.Collect(maps.Values(next)))
 		if err != nil {
@@ -475,39 +449,6 @@ func (o *owners) readAll(ctx context.Context, refs []metav1.OwnerReference) ([]*
 		o.found[owner.key()] = owner
 	}
 	return read, nil
-}
-
-// maxHints bounds the useless reads after the owners have changed.
-const maxHints = 8
-
-func (o *owners) loadHints(ctx context.Context, name types.NamespacedName) error {
-	hints, found := o.census.hints.Get(name)
-	if !found {
-		return nil
-	}
-	_, err := o.readAll(ctx, hints.([]metav1.OwnerReference))
-	return err
-}
-
-// leaveHints remembers the owners of the pods for the next count, at most maxHints. It leaves out the target and what is above it, because the target is
-// read anyway. target is nil if the budget has none.
-func (o *owners) leaveHints(name types.NamespacedName, pods []*corev1.Pod, target *owner) {
-	var hints []metav1.OwnerReference
-	seen := map[*owner]bool{target: true}
-	for _, pod := range pods {
-		for owner := range o.above(pod) {
-			if seen[owner] || len(hints) == maxHints {
-				break
-			}
-			seen[owner] = true
-			hints = append(hints, owner.reference)
-		}
-	}
-	if len(hints) == 0 {
-		o.census.hints.Remove(name)
-		return
-	}
-	o.census.hints.Add(name, hints)
 }
 
 // above are the owners of a pod that were read, nearest first.
@@ -550,11 +491,7 @@ func (o *owners) isUnder(pod *corev1.Pod, target *owner) bool {
 
 // read reads an object. If the existing object has another UID than the given one, the owner is gone. An empty UID accepts any object.
 func (o *owners) read(ctx context.Context, kind schema.GroupVersionKind, name string, uid types.UID) (*owner, error) {
-	apiVersion, kindName := kind.ToAPIVersionAndKind()
-	result := &owner{
-		reference: metav1.OwnerReference{APIVersion: apiVersion, Kind: kindName, Name: name, UID: uid},
-		kind:      kind.GroupKind(), name: name, uid: uid, selector: labels.Everything(), watched: true,
-	}
+	result := &owner{kind: kind.GroupKind(), name: name, uid: uid, selector: labels.Everything(), watched: true}
 	partial := &metav1.PartialObjectMetadata{}
 	partial.SetGroupVersionKind(kind)
 	var object client.Object = partial
