@@ -74,23 +74,16 @@ func enforcing(policy *model.Policy, count *census.Count) condition {
 		return condition{v1beta1.ConditionEnforcing, metav1.ConditionFalse, v1beta1.ReasonTargetNotFound,
 			fmt.Sprintf("%s %s does not exist or is being deleted; create it, or recreate the budget with another targetRef", policy.Target.Kind, policy.Target.Name)}
 	}
-	unprotected, loose := 0, 0
+	unprotected := 0
 	for _, pod := range count.Pods {
-		switch {
-		case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
-		case needsProtection(pod, count.Ignored):
+		hasEnded := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if !hasEnded && mayBeProtected(pod, count.Ignored) && (!model.IsProtected(pod) || count.LeavesUnasked(pod)) {
 			unprotected++
-		case mayBeProtected(pod, count.Ignored) && count.LeavesUnasked(pod):
-			loose++
 		}
 	}
 	if unprotected > 0 {
 		return condition{v1beta1.ConditionEnforcing, metav1.ConditionFalse, v1beta1.ReasonPodsUnprotected,
-			fmt.Sprintf("%d pods do not have the label %s yet; berth-controller adds it", unprotected, v1beta1.ProtectedLabel)}
-	}
-	if loose > 0 {
-		return condition{v1beta1.ConditionEnforcing, metav1.ConditionFalse, v1beta1.ReasonPodsUnprotected,
-			fmt.Sprintf("the webhook does not see every change of the labels of %d pods until berth-controller has written all keys of their selectors into annotation %s", loose, v1beta1.SelectorKeysAnnotation)}
+			fmt.Sprintf("%d pods do not have the label %s yet, or not all keys of their selectors in annotation %s; berth-controller adds them", unprotected, v1beta1.ProtectedLabel, v1beta1.SelectorKeysAnnotation)}
 	}
 	return condition{v1beta1.ConditionEnforcing, metav1.ConditionTrue, v1beta1.ReasonAllPodsProtected, "every pod has the protection label"}
 }

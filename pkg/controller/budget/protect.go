@@ -40,11 +40,6 @@ func (r *reconciler) protect(ctx context.Context, count *census.Count) error {
 	return patching.Wait()
 }
 
-// needsProtection is true for a pod that lacks ProtectedLabel, so that it could be deleted without a call to the webhook.
-func needsProtection(pod *corev1.Pod, ignored labels.Selector) bool {
-	return mayBeProtected(pod, ignored) && !model.IsProtected(pod)
-}
-
 // mayBeProtected is false for a pod that the budget does not protect. ignored selects the pods that the budget ignores.
 func mayBeProtected(pod *corev1.Pod, ignored labels.Selector) bool {
 	return pod.DeletionTimestamp == nil && !model.IsExempt(pod, ignored)
