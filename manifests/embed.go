@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-//go:embed base/namespace.yaml base/workload-reader.yaml base/users.yaml crd/*_*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml controller/united.yaml controller/policy.yaml policy/pods.yaml
+//go:embed base/namespace.yaml base/workload-reader.yaml base/users.yaml crd/*_*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml controller/policy.yaml united/rbac.yaml united/united.yaml policy/pods.yaml
 //go:embed webhook/rbac.yaml webhook/certificate.yaml budget/rbac.yaml budget/protection.yaml budget/eviction.yaml budget/flowschema.yaml
 //go:embed sidecar/rbac.yaml
 //go:embed descheduler/base/rbac.yaml federation/hub/clusterprofiles.yaml federation/hub/rbac.yaml federation/member/rbac.yaml federation/capacity/room.yaml
@@ -70,7 +70,7 @@ func CRDs() [][]byte { return read("crd/*_*.yaml") }
 // policies, and the Secret for the webhook's certificate.
 func Install() [][]byte {
 	all := CRDs()
-	for _, pattern := range []string{"base/namespace.yaml", "base/workload-reader.yaml", "base/users.yaml", "scheduler/rbac.yaml", "scheduler/flowschema.yaml", "controller/rbac.yaml", "controller/united.yaml", "controller/policy.yaml", "policy/pods.yaml",
+	for _, pattern := range []string{"base/namespace.yaml", "base/workload-reader.yaml", "base/users.yaml", "scheduler/rbac.yaml", "scheduler/flowschema.yaml", "controller/rbac.yaml", "controller/policy.yaml", "united/rbac.yaml", "united/united.yaml", "policy/pods.yaml",
 		"webhook/rbac.yaml", "webhook/certificate.yaml", "budget/rbac.yaml", "budget/protection.yaml", "budget/eviction.yaml", "budget/flowschema.yaml",
 		"descheduler/base/rbac.yaml"} {
 		all = append(all, read(pattern)...)

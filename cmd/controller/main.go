@@ -1,5 +1,6 @@
 // Command controller runs Berth's controllers, which write the status of WorkloadSpreads and PodUnavailableBudgets, and serves its admission
-// webhooks. With --leader-elect several replicas may run: all serve the webhooks, and one runs the controllers.
+// webhooks. With --leader-elect several replicas may run: all serve the webhooks, and one runs the controllers. With --only-workloads it runs the controllers
+// that create workloads, and serves nothing: see docs/decisions/0036-united-account.md.
 package main
 
 import (
@@ -53,7 +54,9 @@ type flags struct {
 	shutdownDelay           time.Duration
 	budgets                 bool
 	budgetExpiry            time.Duration
-	// united is true if the controller of UnitedDeployments runs.
+	// onlyWorkloads is true if the process creates workloads, and does nothing else.
+	onlyWorkloads bool
+	// united is true if UnitedDeployments are served.
 	united        bool
 	compatibility string
 	// nodeAutoscaler says how to know whether the cluster has one.
@@ -90,8 +93,11 @@ func (f *flags) addTo(set *flag.FlagSet) {
 	set.StringVar(&f.metricsAddress, "metrics-bind-address", "127.0.0.1:8443",
 		"Address that serves /metrics; 0 disables it. At 127.0.0.1 it is plain HTTP. At any other address it is HTTPS with a certificate that the replica signs itself, and the client needs a token that may get /metrics.")
 	set.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081", "Address that serves /healthz and /readyz; 0 disables them.")
-	set.BoolVar(&f.leaderElect, "leader-elect", true, "Run controllers only while holding the lease berth-controller, so that several replicas can run.")
+	set.BoolVar(&f.leaderElect, "leader-elect", true, "Run controllers only while holding a lease, so that several replicas can run: "+leaseOf(false)+", or "+leaseOf(true)+" with --only-workloads.")
 	set.StringVar(&f.leaderElectionNamespace, "leader-election-namespace", "berth-system", "Namespace of the lease.")
+	set.BoolVar(&f.onlyWorkloads, "only-workloads", false,
+		"Run the controllers that create workloads, those of UnitedDeployments and FederatedReplicaSets, and nothing else. Without the flag these two do not run. The flags of webhooks, "+
+			"spreads, budgets and sidecars have no effect then.")
 	set.BoolVar(&f.webhooks, "webhooks", true, "Serve the admission webhooks. If false, --budgets must be false too.")
 	set.StringVar(&f.webhook.Host, "webhook-host", "", "Address that serves the webhooks (default: all addresses).")
 	set.IntVar(&f.webhook.Port, "webhook-port", 9443, "Port that serves the webhooks.")
@@ -118,7 +124,8 @@ func (f *flags) addTo(set *flag.FlagSet) {
 			"and for ConfigMap kube-system/cluster-autoscaler-status; present or absent: do not look.")
 	set.BoolVar(&f.united, "united-deployments", true, "Serve UnitedDeployments, as soon as the API server has the kind. If false, they and their children stay as they are.")
 	set.BoolVar(&f.sidecars, "sidecar-sets", false, "Serve SidecarSets. The API server must have the kind. If false, pods keep the sidecars that they have, and new ones get none.")
-	set.BoolVar(&f.federation, "federation", false, "Be the hub of a federation: connect to the clusters that ClusterProfiles stand for. The API server must have the kind ClusterProfile.")
+	set.BoolVar(&f.federation, "federation", false, "Be the hub of a federation: review FederatedReplicaSets or, with --only-workloads, connect to the clusters that ClusterProfiles stand for. "+
+		"The API server must have the kind ClusterProfile.")
 	set.StringVar(&f.memberNamespace, "federation-namespace", members.DefaultNamespace, "Namespace of the ClusterProfiles and of the Secrets with kubeconfigs that they name.")
 	set.StringVar(&f.accessProvidersIn, "clusterprofile-provider-file", "",
 		"JSON file with the credential plugins that ClusterProfiles may choose from in status.accessProviders. The file is read at the start. Empty means none.")
@@ -139,14 +146,16 @@ func run(ctx context.Context, f flags) error {
 	if f.shutdownDelay < 0 {
 		return fmt.Errorf("--shutdown-delay is %s: must not be negative", f.shutdownDelay)
 	}
-	installation := v1beta1.Compatibility(f.compatibility)
-	switch installation {
+	switch v1beta1.Compatibility(f.compatibility) {
 	case "", v1beta1.CompatibleWithKruise, v1beta1.NoCompatibility:
 	default:
 		return fmt.Errorf("--compatibility is %q: must be %s or %s", f.compatibility, v1beta1.CompatibleWithKruise, v1beta1.NoCompatibility)
 	}
 	if f.budgets && !f.webhooks {
 		return errors.New("--webhooks=false needs --budgets=false: without the webhooks no protected pod could be deleted")
+	}
+	if f.onlyWorkloads && !f.united && !f.federation {
+		return errors.New("--only-workloads needs --united-deployments or --federation: no other part of Berth creates workloads")
 	}
 	if shortest := guard.ShortestExpiry(requestTimeout); f.budgetExpiry < shortest {
 		return fmt.Errorf("--budget-expiry is %s: must be at least %s, because an allowed request may take that long to happen", f.budgetExpiry, shortest)
@@ -160,13 +169,6 @@ func run(ctx context.Context, f flags) error {
 		}
 	}
 	f.webhook.IgnoreUnitedDeployments, f.webhook.SidecarSets, f.webhook.Budgets = !f.united, f.sidecars, f.budgets
-	var providers *access.Config
-	if f.accessProvidersIn != "" {
-		var err error
-		if providers, err = access.NewFromFile(f.accessProvidersIn); err != nil {
-			return fmt.Errorf("--clusterprofile-provider-file: %w", err)
-		}
-	}
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("finding the API server: %w", err)
@@ -181,7 +183,7 @@ func run(ctx context.Context, f flags) error {
 		Metrics:                       f.metrics(),
 		HealthProbeBindAddress:        f.healthAddress,
 		LeaderElection:                f.leaderElect,
-		LeaderElectionID:              "berth-controller",
+		LeaderElectionID:              leaseOf(f.onlyWorkloads),
 		LeaderElectionNamespace:       f.leaderElectionNamespace,
 		LeaderElectionReleaseOnCancel: true,
 	})
@@ -195,7 +197,52 @@ func run(ctx context.Context, f flags) error {
 	if err := mgr.AddReadyzCheck("staying", staying); err != nil {
 		return err
 	}
-	owners, err := lineage.New(ctx, mgr, lineage.Options{Compatibility: installation})
+	if f.onlyWorkloads {
+		err = f.createWorkloads(ctx, mgr)
+	} else {
+		err = f.answerAndReport(ctx, mgr)
+	}
+	if err != nil {
+		return err
+	}
+	return mgr.Start(serving)
+}
+
+// leaseOf is the name of the lease of a process, and of its Deployment.
+func leaseOf(onlyWorkloads bool) string {
+	if onlyWorkloads {
+		return "berth-united"
+	}
+	return "berth-controller"
+}
+
+// createWorkloads sets up what creates workloads, here and in the members of a federation. Nobody on the network can call it.
+func (f *flags) createWorkloads(ctx context.Context, mgr ctrl.Manager) error {
+	var set *members.Set
+	if f.federation {
+		var providers *access.Config
+		var err error
+		if f.accessProvidersIn != "" {
+			if providers, err = access.NewFromFile(f.accessProvidersIn); err != nil {
+				return fmt.Errorf("--clusterprofile-provider-file: %w", err)
+			}
+		}
+		if set, err = members.Setup(mgr, members.Options{Namespace: f.memberNamespace, Providers: providers}); err != nil {
+			return fmt.Errorf("connecting to the members of the federation: %w", err)
+		}
+		if err := federationcontroller.Setup(mgr, set, federationcontroller.Options{}); err != nil {
+			return err
+		}
+	}
+	if f.united {
+		return unitedcontroller.Setup(ctx, mgr, unitedcontroller.Options{Members: set})
+	}
+	return nil
+}
+
+// answerAndReport sets up the webhooks, and what reports on spreads, budgets and SidecarSets.
+func (f *flags) answerAndReport(ctx context.Context, mgr ctrl.Manager) error {
+	owners, err := lineage.New(ctx, mgr, lineage.Options{Compatibility: v1beta1.Compatibility(f.compatibility)})
 	if err != nil {
 		return err
 	}
@@ -205,19 +252,9 @@ func run(ctx context.Context, f flags) error {
 	if err := controller.Setup(ctx, mgr, owners, controller.Options{NodeAutoscaler: f.webhook.NodeAutoscaler}); err != nil {
 		return err
 	}
-	var set *members.Set
 	if f.federation {
-		if set, err = members.Setup(mgr, members.Options{Namespace: f.memberNamespace, Providers: providers}); err != nil {
-			return fmt.Errorf("connecting to the members of the federation: %w", err)
-		}
-		if err := federationcontroller.Setup(mgr, set, federationcontroller.Options{}); err != nil {
-			return err
-		}
-		f.webhook.Members = set.Names
-	}
-	if f.united {
-		if err := unitedcontroller.Setup(ctx, mgr, owners, unitedcontroller.Options{Members: set}); err != nil {
-			return err
+		f.webhook.Members = func(ctx context.Context) ([]string, error) {
+			return members.Names(ctx, mgr.GetAPIReader(), f.memberNamespace)
 		}
 	}
 	var more []func(register func(path string, hook http.Handler)) error
@@ -238,9 +275,7 @@ func run(ctx context.Context, f flags) error {
 		})
 	}
 	if f.webhooks {
-		if err := webhook.Setup(ctx, mgr, owners, f.webhook, more...); err != nil {
-			return err
-		}
+		return webhook.Setup(ctx, mgr, owners, f.webhook, more...)
 	}
-	return mgr.Start(serving)
+	return nil
 }

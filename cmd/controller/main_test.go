@@ -20,6 +20,10 @@ func TestFlagsThatCannotBeKeptTogetherAreRefused(t *testing.T) {
 			flags{webhooks: true, budgets: true, budgetExpiry: budgetcontroller.DefaultExpiry, shutdownDelay: -1},
 			"--shutdown-delay is -1ns: must not be negative",
 		},
+		"no part that creates workloads": {
+			flags{onlyWorkloads: true, webhooks: true, budgets: true, budgetExpiry: budgetcontroller.DefaultExpiry},
+			"--only-workloads needs --united-deployments or --federation",
+		},
 		"approvals that end before their requests": {
 			flags{webhooks: true, budgets: true, budgetExpiry: requestTimeout},
 			"--budget-expiry is 1m0s: must be at least",

@@ -70,6 +70,7 @@ var checks = []check{
 	{"deployments", checkDeployments},
 	{"scheduler", checkScheduler},
 	{"controller", checkController},
+	{"united", checkUnited},
 	{"OpenKruise", func(ctx context.Context, c *console.Cluster) (string, []string, error) {
 		return checkKruise(ctx, c, "run `kubectl berth migrate --from kruise` again")
 	}},
@@ -404,6 +405,15 @@ func checkScheduler(ctx context.Context, c *console.Cluster) (string, []string, 
 // checkController does not take a missing lease for a problem: with --leader-elect=false there is none.
 func checkController(ctx context.Context, c *console.Cluster) (string, []string, error) {
 	return checkLease(ctx, c, "berth-controller")
+}
+
+// checkUnited does not take a missing lease for a problem either: what creates workloads may be left out.
+func checkUnited(ctx context.Context, c *console.Cluster) (string, []string, error) {
+	well, problems, err := checkLease(ctx, c, "berth-united")
+	if apierrors.IsNotFound(err) {
+		return "has never led: it is left out, or has one replica without a lease", nil, nil
+	}
+	return well, problems, err
 }
 
 // checkLease looks whether a replica leads.

@@ -147,6 +147,12 @@ var needed = map[string][]authorizationv1.ResourceAttributes{
 		{Verb: "patch", Resource: "pods"},
 		{Verb: "update", Group: "coordination.k8s.io", Resource: "leases", Namespace: systemNamespace, Name: "berth-controller"},
 	},
+	"berth-united": {
+		{Verb: "watch", Group: "apps.kruise.io", Resource: "uniteddeployments"},
+		{Verb: "create", Group: "apps", Resource: "deployments"},
+		{Verb: "watch", Resource: "pods"},
+		{Verb: "update", Group: "coordination.k8s.io", Resource: "leases", Namespace: systemNamespace, Name: "berth-united"},
+	},
 	"berth-descheduler": {
 		{Verb: "list", Group: "apps.kruise.io", Resource: "workloadspreads"},
 		{Verb: "list", Resource: "pods"},
@@ -156,7 +162,7 @@ var needed = map[string][]authorizationv1.ResourceAttributes{
 
 func checkRights(ctx context.Context, c *console.Cluster) (string, []string, error) {
 	var problems []string
-	for _, account := range []string{"berth-scheduler", "berth-controller", "berth-descheduler"} {
+	for _, account := range []string{"berth-scheduler", "berth-controller", "berth-united", "berth-descheduler"} {
 		if err := c.Get(ctx, client.ObjectKey{Namespace: systemNamespace, Name: account}, &corev1.ServiceAccount{}); apierrors.IsNotFound(err) {
 			continue // that part may be left out
 		} else if err != nil {

@@ -292,6 +292,11 @@ func TestDoctor(t *testing.T) {
 			find[*coordinationv1.Lease](t, objects, "berth-controller").Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour)))
 			return objects
 		}, want: []string{"controller problem: no replica of berth-controller has led for 1h0m"}},
+		"what creates workloads does not lead": {change: func(objects []client.Object) []client.Object {
+			lease := find[*coordinationv1.Lease](t, objects, "berth-controller").DeepCopy()
+			lease.Name, lease.Spec.RenewTime = "berth-united", ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour)))
+			return append(objects, lease)
+		}, want: []string{"united problem: no replica of berth-united has led for 1h0m"}},
 		"a budget that is not enforced": {change: func(objects []client.Object) []client.Object {
 			return append(objects, &policyv1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Status: policyv1beta1.PodUnavailableBudgetStatus{
 				Conditions: []metav1.Condition{{Type: policyv1beta1.ConditionEnforcing, Status: metav1.ConditionFalse, Reason: "Invalid", Message: "it selects nothing"}}}})

@@ -69,7 +69,7 @@ east 40 40 40 - Ready
 north 6 10 10 6 for 5m Full pods found no node
 next: north gets more than 6 replicas at TIME`},
 		"a new version": {func(frs *v1alpha1.FederatedReplicaSet) { frs.Status = v1alpha1.FederatedReplicaSetStatus{} }, `shop FederatedReplicaSet 50 pods asked for Unknown
-next: berth-controller has not looked at this version of it; see that it runs with --federation: kubectl get pods -n berth-system`},
+next: berth-united has not looked at this version of it; see that it runs with --federation: kubectl get pods -n berth-system`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			changed := frs.DeepCopy()

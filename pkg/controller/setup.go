@@ -76,7 +76,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	}
 	// A replica that does not lead needs the watch when it starts to lead.
 	owners.OnStart(func(ctx context.Context, object *metav1.PartialObjectMetadata) error {
-		if err := mgr.GetFieldIndexer().IndexField(ctx, object, ControllerField, controllerUIDOf); err != nil {
+		if err := IndexByController(ctx, mgr.GetFieldIndexer(), object); err != nil {
 			return err
 		}
 		return watch(family.watchOf(object))
@@ -177,20 +177,17 @@ const (
 )
 
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
-	for _, index := range []struct {
-		object  client.Object
-		field   string
-		extract client.IndexerFunc
-	}{
-		{&corev1.Pod{}, ControllerField, controllerUIDOf},
-		{&corev1.Pod{}, nodeField, nodeNameOf},
-		{&appsv1.Deployment{}, ControllerField, controllerUIDOf},
-		{&appsv1.ReplicaSet{}, ControllerField, controllerUIDOf},
-		{&appsv1.StatefulSet{}, ControllerField, controllerUIDOf},
-		{&batchv1.Job{}, ControllerField, controllerUIDOf},
-	} {
-		if err := indexer.IndexField(ctx, index.object, index.field, index.extract); err != nil {
-			return fmt.Errorf("indexing %T by %s: %w", index.object, index.field, err)
+	if err := indexer.IndexField(ctx, &corev1.Pod{}, nodeField, nodeNameOf); err != nil {
+		return fmt.Errorf("indexing pods by %s: %w", nodeField, err)
+	}
+	return IndexByController(ctx, indexer, &corev1.Pod{}, &appsv1.Deployment{}, &appsv1.ReplicaSet{}, &appsv1.StatefulSet{}, &batchv1.Job{})
+}
+
+// IndexByController makes the cache find objects by ControllerField. A process in which Setup is called has the index for pods and all workloads.
+func IndexByController(ctx context.Context, indexer client.FieldIndexer, objects ...client.Object) error {
+	for _, object := range objects {
+		if err := indexer.IndexField(ctx, object, ControllerField, controllerUIDOf); err != nil {
+			return fmt.Errorf("indexing %T by %s: %w", object, ControllerField, err)
 		}
 	}
 	return nil

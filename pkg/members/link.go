@@ -215,7 +215,7 @@ type list struct {
 func open(ctx context.Context, l *link) (*session, error) {
 	s := &session{link: l, open: ctx, broken: make(chan error, 1)}
 	config := rest.CopyConfig(l.config)
-	config.UserAgent = "berth-controller/federation"
+	config.UserAgent = "berth-united/federation"
 	config.QPS = -1 // the cache and the probes must not wait behind the writes of a busy caller
 	s.conns = connrotation.NewDialer((&net.Dialer{Timeout: l.options.ProbeTimeout, KeepAlive: 15 * time.Second}).DialContext)
 	config.Dial = s.conns.DialContext

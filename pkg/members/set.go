@@ -2,6 +2,7 @@ package members
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -150,7 +152,7 @@ func Setup(mgr ctrl.Manager, options Options) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{options: options, hub: hub, live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("berth-controller"), started: make(chan struct{}), links: map[string]*link{}, claims: claims{}}
+	s := &Set{options: options, hub: hub, live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("berth-united"), started: make(chan struct{}), links: map[string]*link{}, claims: claims{}}
 	for _, runnable := range []manager.Runnable{manager.RunnableFunc(hub.Start), s} {
 		if err := mgr.Add(runnable); err != nil {
 			return nil, err
@@ -160,6 +162,21 @@ func Setup(mgr ctrl.Manager, options Options) (*Set, error) {
 		WatchesRawSource(source.Kind(hub, &inventory.ClusterProfile{}, &handler.TypedEnqueueRequestForObject[*inventory.ClusterProfile]{})).
 		WatchesRawSource(source.Kind(hub, &corev1.Secret{}, handler.TypedEnqueueRequestsFromMapFunc(s.profilesOf))).
 		Complete(s)
+}
+
+// Names are those of all members, in their order, as the hub's API server has them. A process that connects to no member can ask, too.
+func Names(ctx context.Context, hub client.Reader, namespace string) ([]string, error) {
+	profiles := &metav1.PartialObjectMetadataList{}
+	profiles.SetGroupVersionKind(inventory.GroupVersion.WithKind("ClusterProfileList"))
+	if err := hub.List(ctx, profiles, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("listing ClusterProfiles: %w", err)
+	}
+	names := make([]string, 0, len(profiles.Items))
+	for i := range profiles.Items {
+		names = append(names, profiles.Items[i].Name)
+	}
+	slices.Sort(names)
+	return names, nil
 }
 
 // Start implements manager.Runnable. It returns when nothing of any member is left.
@@ -211,13 +228,6 @@ func (s *Set) Known(ctx context.Context) bool {
 	}
 	s.known.Store(true)
 	return true
-}
-
-// Names are those of all members, in their order. A replica that does not lead knows none.
-func (s *Set) Names() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Sorted(maps.Keys(s.links))
 }
 
 // Status returns what is known of a member. It returns false if there is no such member.

@@ -58,7 +58,7 @@ func OfFederated(frs *v1alpha1.FederatedReplicaSet, now time.Time) Federated {
 	}
 	ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ReadyCondition)
 	if ready == nil || status.ObservedGeneration != frs.Generation {
-		r.Next = "berth-controller has not looked at this version of it; see that it runs with --federation: kubectl get pods -n berth-system"
+		r.Next = "berth-united has not looked at this version of it; see that it runs with --federation: kubectl get pods -n berth-system"
 		return r
 	}
 	r.Ready, r.Reason, r.Message = ready.Status == "True", ready.Reason, ready.Message

@@ -74,7 +74,7 @@ func OfUnited(ud *v1beta1.UnitedDeployment, now time.Time) United {
 		}
 	}
 	if ready == nil || status.ObservedGeneration != ud.Generation {
-		r.Next = "berth-controller has not looked at this version of it; see that it runs: kubectl get pods -n berth-system"
+		r.Next = "berth-united has not looked at this version of it; see that it runs: kubectl get pods -n berth-system"
 		return r
 	}
 	r.Ready, r.Reason, r.Message = ready.Status == corev1.ConditionTrue, ready.Reason, ready.Message

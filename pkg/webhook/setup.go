@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -64,9 +63,8 @@ type Options struct {
 	SidecarSets bool
 	// NodeAutoscaler knows whether there is a node autoscaler. Nil means that there is none.
 	NodeAutoscaler *autoscaler.Detector
-	// Members returns the names of the clusters of a federation, or nothing while this replica does not know them. Nil where this cluster is not the hub; then FederatedReplicaSets are not
-	// reviewed.
-	Members func() []string
+	// Members returns the names of the clusters of a federation. Nil where this cluster is not the hub; then FederatedReplicaSets are not reviewed.
+	Members func(context.Context) ([]string, error)
 }
 
 // Setup makes the manager serve the webhooks on every replica, leader or not. Conversion is served as soon as there is a certificate, and admission once the

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -63,7 +64,7 @@ func TestTheControllerMayDoToPodsWhatItDoesAndNoMore(t *testing.T) {
 	}{
 		"protect a pod":                        {dry(`{"metadata":{"labels":{"policy.berth.dev/protected":"true"},"annotations":{"policy.berth.dev/selector-keys":"app"}}}`), true},
 		"write its deletion cost":              {dry(`{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"100"}}}`), true},
-		"mark it as a reservation":             {dry(`{"metadata":{"labels":{"apps.kruise.io/united-deployment-reserved-pod":"true"}}}`), true},
+		"mark it as a reservation":             {dry(`{"metadata":{"labels":{"apps.kruise.io/united-deployment-reserved-pod":"true"}}}`), false},
 		"adopt it":                             {dry(`{"metadata":{"labels":{"berth.dev/subset":"a","arch":"arm"},"annotations":{"example.com/package":"p"}}}`), true},
 		"replace one that was admitted":        {deletion(admitted), true},
 		"delete one that was not":              {deletion(pending), false},
@@ -88,13 +89,108 @@ func TestTheControllerMayDoToPodsWhatItDoesAndNoMore(t *testing.T) {
 	}
 }
 
-// The controller has the right to write workloads and ControllerRevisions. An admission policy restricts it to those of UnitedDeployments.
-func TestTheControllerMayWriteChildrenOfUnitedDeploymentsAndNoMore(t *testing.T) {
-	namespace := namespace(t)
-	controller, err := kubernetes.NewForConfig(berth.config)
+// accountOf is a client of a service account of Berth.
+func accountOf(t *testing.T, name string) *kubernetes.Clientset {
+	t.Helper()
+	config := the.Sandbox.RESTConfig()
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:berth-system:" + name,
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:berth-system", "system:authenticated"}}
+	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return client
+}
+
+// What creates workloads may also patch pods. An admission policy restricts it to the label of reservations.
+func TestWhatCreatesWorkloadsMayMarkReservationsAndNoMore(t *testing.T) {
+	namespace := namespace(t)
+	apply(t, namespace, `{apiVersion: v1, kind: Pod, metadata: {name: web, labels: {app: web}, finalizers: [test/keep]}, spec: {schedulerName: nobody, containers: [{name: main, image: web:1}]}}`)
+	t.Cleanup(func() {
+		if pod, err := the.Client.CoreV1().Pods(namespace).Get(context.Background(), "web", metav1.GetOptions{}); err == nil {
+			_ = patch(context.Background(), pod, `{"metadata":{"finalizers":null}}`) // its namespace is on its way
+		}
+	})
+	united := accountOf(t, "berth-united")
+	for name, tc := range map[string]struct {
+		patch   string
+		allowed bool
+	}{
+		"mark it as a reservation":   {`{"metadata":{"labels":{"apps.kruise.io/united-deployment-reserved-pod":"true"}}}`, true},
+		"take it from a Service":     {`{"metadata":{"labels":{"app":null}}}`, false},
+		"give it to a subset":        {`{"metadata":{"labels":{"berth.dev/subset":"a"}}}`, false},
+		"protect it":                 {`{"metadata":{"labels":{"policy.berth.dev/protected":"true"}}}`, false},
+		"write its deletion cost":    {`{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"100"}}}`, false},
+		"exempt it from budgets":     {`{"metadata":{"annotations":{"pub.kruise.io/no-protect":"true"}}}`, false},
+		"change its image":           {`{"spec":{"containers":[{"name":"main","image":"evil:1"}]}}`, false},
+		"take its finalizer":         {`{"metadata":{"finalizers":null}}`, false},
+		"own it":                     {`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"x","uid":"x"}]}}`, false},
+		"own it and mark it at once": {`{"metadata":{"labels":{"apps.kruise.io/united-deployment-reserved-pod":"true"},"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"x","uid":"x"}]}}`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := united.CoreV1().Pods(namespace).Patch(t.Context(), "web", types.StrategicMergePatchType, []byte(tc.patch), metav1.PatchOptions{DryRun: dryRun})
+			switch {
+			case tc.allowed && err != nil:
+				t.Error(err)
+			case !tc.allowed && !apierrors.IsForbidden(err):
+				t.Errorf("got %v, want it to be forbidden", err)
+			}
+		})
+	}
+}
+
+// Whoever may create a workload runs pods with any service account of its namespace. The account of the pods that answer webhooks may do so nowhere, and that of
+// what creates workloads not where the cluster's own accounts are.
+func TestNoTokenOfBerthMakesAClusterAdministrator(t *testing.T) {
+	united, err := the.Dynamic.Resource(unitedv1beta1.Resource).Namespace(namespace(t)).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apps.kruise.io/v1beta1", "kind": "UnitedDeployment", "metadata": map[string]any{"name": "shop"},
+		"spec": map[string]any{"replicas": int64(0), "topology": map[string]any{"subsets": []any{map[string]any{"name": "a"}}}},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "evil"}}, Spec: corev1.PodSpec{
+		ServiceAccountName: "clusterrole-aggregation-controller", HostPID: true,
+		Containers: []corev1.Container{{Name: "main", Image: "evil:1", SecurityContext: &corev1.SecurityContext{Privileged: ptr.To(true)}, VolumeMounts: []corev1.VolumeMount{{Name: "host", MountPath: "/host"}}}},
+		Volumes:    []corev1.Volume{{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}}},
+	}}
+	selector := &metav1.LabelSelector{MatchLabels: pods.Labels}
+	for _, account := range []string{"berth-controller", "berth-united"} {
+		for name, tc := range map[string]struct {
+			namespace string
+			uid       types.UID
+		}{
+			"with an invented owner in kube-system":  {metav1.NamespaceSystem, "00000000-0000-0000-0000-000000000000"},
+			"with an invented owner in berth-system": {"berth-system", "00000000-0000-0000-0000-000000000000"},
+			"with an invented owner":                 {united.GetNamespace(), "00000000-0000-0000-0000-000000000000"},
+			"with a real owner":                      {united.GetNamespace(), united.GetUID()},
+		} {
+			if account == "berth-united" && tc.namespace == united.GetNamespace() {
+				continue // SECURITY.md says that its token can do this: somebody has to make the children
+			}
+			t.Run(account+" "+name, func(t *testing.T) {
+				meta := metav1.ObjectMeta{Name: "evil", Namespace: tc.namespace, OwnerReferences: []metav1.OwnerReference{
+					{APIVersion: "apps.kruise.io/v1beta1", Kind: "UnitedDeployment", Name: "shop", UID: tc.uid, Controller: ptr.To(true)}}}
+				dry := metav1.CreateOptions{DryRun: dryRun}
+				apps := accountOf(t, account).AppsV1()
+				_, ofDeployment := apps.Deployments(tc.namespace).Create(t.Context(), &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Selector: selector, Template: pods}}, dry)
+				_, ofStatefulSet := apps.StatefulSets(tc.namespace).Create(t.Context(), &appsv1.StatefulSet{ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{Selector: selector, Template: pods}}, dry)
+				_, ofReplicaSet := apps.ReplicaSets(tc.namespace).Create(t.Context(), &appsv1.ReplicaSet{ObjectMeta: meta, Spec: appsv1.ReplicaSetSpec{Selector: selector, Template: pods}}, dry)
+				_, ofPod := accountOf(t, account).CoreV1().Pods(tc.namespace).Create(t.Context(), &corev1.Pod{ObjectMeta: meta, Spec: pods.Spec}, dry)
+				for kind, err := range map[string]error{"Deployment": ofDeployment, "StatefulSet": ofStatefulSet, "ReplicaSet": ofReplicaSet, "Pod": ofPod} {
+					if !apierrors.IsForbidden(err) {
+						t.Errorf("a %s: got %v, want it to be forbidden", kind, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// What creates workloads has the right to write workloads and ControllerRevisions. An admission policy restricts it to those of UnitedDeployments.
+func TestWhatCreatesWorkloadsMayWriteChildrenOfUnitedDeploymentsAndNoMore(t *testing.T) {
+	namespace := namespace(t)
+	controller := accountOf(t, "berth-united")
 	apply(t, namespace, "{apiVersion: apps.kruise.io/v1beta1, kind: UnitedDeployment, metadata: {name: shop}, spec: {replicas: 0, topology: {subsets: [{name: a}]}}}")
 	united, err := the.Dynamic.Resource(unitedv1beta1.Resource).Namespace(namespace).Get(t.Context(), "shop", metav1.GetOptions{})
 	if err != nil {
@@ -141,6 +237,8 @@ func TestTheControllerMayWriteChildrenOfUnitedDeploymentsAndNoMore(t *testing.T)
 		"keep a template":                  {write("ControllerRevision", "new", owner("UnitedDeployment"), "revision: 2, data: {}"), true},
 		"make a child in kube-system":      {write("Deployment", "new", owner("UnitedDeployment"), spec, metav1.NamespaceSystem), false},
 		"make a child in berth-system":     {write("Deployment", "new", owner("UnitedDeployment"), spec, "berth-system"), false},
+		"keep a template in kube-system":   {write("ControllerRevision", "new", owner("UnitedDeployment"), "revision: 2, data: {}", metav1.NamespaceSystem), false},
+		"keep a template of a SidecarSet":  {write("ControllerRevision", "new", owner("SidecarSet"), "revision: 2, data: {}"), false},
 		"make a workload":                  {write("Deployment", "new", "labels: {}", spec), false},
 		"make a workload of another owner": {write("Deployment", "new", owner("CloneSet"), spec), false},
 		"change a workload":                {write("Deployment", "strange", "labels: {a: b}", spec), false},

@@ -45,12 +45,12 @@ func isOfUnited(r *http.Request) bool {
 func startSpoiltController(t *testing.T, p *harness.Proxy) *harness.Cluster {
 	t.Helper()
 	config := sandbox.Config{Name: "faults-united", Dir: t.TempDir(), Without: []string{product.Scheduler, product.Controller}, Components: []sandbox.Component{{
-		Name: spoiltController, Binary: "berth-controller", User: "system:serviceaccount:berth-system:berth-controller",
+		Name: spoiltController, Binary: "berth-controller", User: "system:serviceaccount:berth-system:berth-united",
 		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:berth-system"},
 		Args: func(in sandbox.Instance) ([]string, error) {
 			kubeconfig, err := p.Kubeconfig(in)
 			return []string{"--kubeconfig=" + kubeconfig, "--metrics-bind-address=0", "--health-probe-bind-address=" + in.Address("health"),
-				"--leader-elect=false", "--shutdown-delay=0", "--webhooks=false", "--budgets=false", "-v=2"}, err
+				"--leader-elect=false", "--shutdown-delay=0", "--only-workloads", "-v=2"}, err
 		},
 		Ready: func(in sandbox.Instance) string { return "http://" + in.Address("health") + "/readyz" },
 	}}}

@@ -243,7 +243,7 @@ func TestFaultsAtRandom(t *testing.T) {
 			if err := w.Hub().WaitReady(ctx); err != nil { // it may still start again
 				t.Fatal(err)
 			}
-			if err := w.Hub().Signal(product.Controller, 0, syscall.SIGKILL); err != nil {
+			if err := w.Hub().Signal(product.United, 0, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 			events["hub killed"]++

@@ -21,7 +21,7 @@ func (w *world) expectQueriedMetrics(t *testing.T) {
 	if len(names) == 0 {
 		t.Errorf("no query asks for %s*", metricsPrefix)
 	}
-	exposed, err := harness.ControllerMetrics(t.Context(), w.Hub())
+	exposed, err := harness.UnitedMetrics(t.Context(), w.Hub())
 	if err != nil {
 		t.Fatal(err)
 	}

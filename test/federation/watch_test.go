@@ -27,7 +27,7 @@ func startSeen(t *testing.T) (*world, []*harness.Timeline) {
 		t.Fatal(err)
 	}
 	w := startWorld(t, func(name string, cluster sandbox.Config) sandbox.Config {
-		at := slices.IndexFunc(cluster.Components, func(c sandbox.Component) bool { return c.Name == product.Controller })
+		at := slices.IndexFunc(cluster.Components, func(c sandbox.Component) bool { return c.Name == product.United })
 		if name == federated.Hub {
 			cluster.Components[at] = proxy.Behind(cluster.Components[at])
 		}
@@ -82,7 +82,7 @@ func TestTheHubHoldsTheTotalWhateverItSees(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kill := func() { _ = w.Hub().Signal(product.Controller, 0, syscall.SIGKILL) } // it may not run now
+	kill := func() { _ = w.Hub().Signal(product.United, 0, syscall.SIGKILL) } // it may not run now
 	total, did := int32(tallest/2), map[string]int{}
 	w.apply(t, ns, int(total), evenly)
 	w.awaitReachable(t, ns)

@@ -96,9 +96,23 @@ func ControllerMetrics(ctx context.Context, in *sandbox.Sandbox) (string, error)
 }
 
 // ControllersMetrics are those of each replica of the controller in a sandbox.
-func ControllersMetrics(ctx context.Context, in *sandbox.Sandbox) (all []string, err error) {
+func ControllersMetrics(ctx context.Context, in *sandbox.Sandbox) ([]string, error) {
+	return metricsOf(ctx, in, product.Controller)
+}
+
+// UnitedMetrics are those of the first replica of what creates workloads.
+func UnitedMetrics(ctx context.Context, in *sandbox.Sandbox) (string, error) {
+	all, err := metricsOf(ctx, in, product.United)
+	if err != nil {
+		return "", err
+	}
+	return all[0], nil
+}
+
+// metricsOf are those of each replica of a component.
+func metricsOf(ctx context.Context, in *sandbox.Sandbox, component string) (all []string, err error) {
 	for _, status := range in.Status() {
-		if status.Name != product.Controller {
+		if status.Name != component {
 			continue
 		}
 		text, err := Metrics(ctx, in, status)
@@ -108,7 +122,7 @@ func ControllersMetrics(ctx context.Context, in *sandbox.Sandbox) (all []string,
 		all = append(all, text)
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("there is no %s", product.Controller)
+		return nil, fmt.Errorf("there is no %s", component)
 	}
 	return all, nil
 }

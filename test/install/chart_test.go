@@ -112,7 +112,7 @@ func kustomization(t *testing.T, text string) []*unstructured.Unstructured {
 
 func TestTheChartIsTheManifests(t *testing.T) {
 	t.Run("with all defaults", func(t *testing.T) { expectSame(t, kustomized(t, "manifests"), templated(t)) })
-	const parts = "resources: [manifests/base, manifests/crd, manifests/policy, manifests/scheduler, manifests/controller, manifests/webhook, manifests/budget, " +
+	const parts = "resources: [manifests/base, manifests/crd, manifests/policy, manifests/scheduler, manifests/controller, manifests/united, manifests/webhook, manifests/budget, " +
 		"manifests/network, manifests/descheduler/%s]"
 	for name, tc := range map[string]struct{ kustomization, value string }{
 		"with the descheduler as a Deployment":   {fmt.Sprintf(parts, "deployment"), "descheduler.mode=deployment"},
@@ -152,7 +152,7 @@ func TestTheChartIsTheManifests(t *testing.T) {
 // TestThePartsAreTheWhole: docs/install.md deletes all of these parts one by one to keep the CRDs.
 func TestThePartsAreTheWhole(t *testing.T) {
 	var all []*unstructured.Unstructured
-	for _, part := range []string{"descheduler/cronjob", "network", "budget", "webhook", "controller", "scheduler", "policy", "base", "crd"} {
+	for _, part := range []string{"descheduler/cronjob", "network", "budget", "webhook", "united", "controller", "scheduler", "policy", "base", "crd"} {
 		all = append(all, kustomized(t, "manifests/"+part)...)
 	}
 	expectSame(t, kustomized(t, "manifests"), all)
@@ -212,6 +212,7 @@ func TestTheChartOfALineTakesItsAPIServers(t *testing.T) {
 
 func TestWrongValuesAreRefused(t *testing.T) {
 	for value, want := range map[string]string{
+		"united.image=mine":                                    "at '/united': additional properties 'image' not allowed",
 		"replicas=3":                                           "additional properties 'replicas' not allowed",
 		"scheduler.replica=3":                                  "at '/scheduler': additional properties 'replica' not allowed",
 		"scheduler.replicas=three":                             "at '/scheduler/replicas': got string, want integer",
@@ -340,8 +341,26 @@ func TestValuesReachTheirObjects(t *testing.T) {
 		if diff := cmp.Diff([]any{"--webhook-certs=managed", "--metrics-bind-address=:8443", "--united-deployments=false"}, container(t, objects, "berth-controller")["args"]); diff != "" {
 			t.Errorf("args (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff(len(templated(t))-6, len(objects)); diff != "" {
-			t.Errorf("number of objects (-want +got):\n%s", diff)
+		left := byName(t, templated(t))
+		for name := range byName(t, kustomized(t, "manifests/united")) {
+			delete(left, name)
+		}
+		delete(left, "networking.k8s.io/v1 NetworkPolicy berth-system/berth-united")
+		if diff := cmp.Diff(slices.Sorted(maps.Keys(left)), slices.Sorted(maps.Keys(byName(t, objects)))); diff != "" {
+			t.Errorf("objects (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("a hub that leaves UnitedDeployments alone", func(t *testing.T) {
+		objects := templated(t, "unitedDeployments.enabled=false", "federation.enabled=true", "controller.image=mine/controller:1")
+		got := container(t, objects, "berth-united")
+		want := []any{"--only-workloads=true", "--metrics-bind-address=:8443", "--shutdown-delay=0s", "--united-deployments=false", "--federation=true"}
+		if diff := cmp.Diff(want, got["args"]); diff != "" || got["image"] != "mine/controller:1" {
+			t.Errorf("image %s, args (-want +got):\n%s", got["image"], diff)
+		}
+		for _, object := range objects {
+			if object.GetName() == "berth-united" && strings.HasPrefix(object.GetKind(), "ClusterRole") {
+				t.Errorf("%s %s is left", object.GetKind(), object.GetName())
+			}
 		}
 	})
 	t.Run("a configuration of the scheduler has a name of its own", func(t *testing.T) {

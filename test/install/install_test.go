@@ -125,7 +125,7 @@ func (c *cluster) expectVersion(t *testing.T, version string) {
 	t.Helper()
 	images := strings.Fields(c.kubectl(t, "-n", berthSystem, "get", "deployments,cronjobs", "-o", "jsonpath={..containers[*].image}"))
 	var want []string
-	for _, component := range []string{"controller", "descheduler", "scheduler"} {
+	for _, component := range []string{"controller", "controller", "descheduler", "scheduler"} { // berth-united runs the second one
 		want = append(want, "registry.example.com/berth-"+component+":"+version)
 	}
 	slices.Sort(images)
@@ -405,7 +405,7 @@ func (c *cluster) versions(t *testing.T) map[string]string {
 // expectNoLitter fails if a process has written into its working directory, which is read-only in a container.
 func expectNoLitter(t *testing.T, k *kubelet) {
 	t.Helper()
-	for _, component := range []string{"scheduler", "controller", "descheduler"} {
+	for _, component := range []string{"scheduler", "controller", "united", "descheduler"} {
 		for _, p := range k.of(component) {
 			entries, err := os.ReadDir(p.work)
 			if err != nil {
@@ -490,7 +490,7 @@ func installWithKustomize(t *testing.T) (c *cluster, k *kubelet, dir string) {
 	}
 	kustomizationOf(t, dir, "v1")
 	c.in(dir).documented(t, "kubectl apply -k .")
-	expectRunning(t, k, "scheduler", "controller")
+	expectRunning(t, k, "scheduler", "controller", "united")
 	c.awaitWatches(t)
 	return c, k, dir
 }
@@ -529,7 +529,8 @@ func TestInstallWithKustomize(t *testing.T) {
 	token := c.metricsToken(t)
 	expectMetrics(t, k, "scheduler", "secure", corev1.URISchemeHTTPS, token, "scheduler_workloadspread_slots")
 	expectMetrics(t, k, "controller", "secure", corev1.URISchemeHTTPS, token, "berth_budget_decisions_total")
-	for _, p := range append(k.of("scheduler"), k.of("controller")...) {
+	expectMetrics(t, k, "united", "secure", corev1.URISchemeHTTPS, token, "leader_election_master_status")
+	for _, p := range slices.Concat(k.of("scheduler"), k.of("controller"), k.of("united")) {
 		if url, err := p.url(corev1.URISchemeHTTPS, "secure", "/metrics"); err != nil {
 			t.Error(err)
 		} else if _, err := get(t.Context(), url, ""); err == nil {
@@ -550,18 +551,18 @@ func TestInstallWithKustomize(t *testing.T) {
 	}
 	kustomizationOf(t, dir, "v2")
 	c.in(dir).documented(t, "kubectl apply -k .")
-	expectRunning(t, k, "scheduler", "controller")
+	expectRunning(t, k, "scheduler", "controller", "united")
 	c.expectVersion(t, "v2")
 	expectNothingForbidden(t, c.AuditLog())
 
 	pods := c.leavePending(t)
 	c.kubectl(t, "-n", berthSystem, "scale", "deployment", "--all", "--replicas=0") // it is dead when it is removed. With Helm it lives
 	waitFor(t, "no pod of Berth", func(context.Context) (string, error) {
-		return c.kubectl(t, "-n", berthSystem, "get", "pods", "-l", "app.kubernetes.io/component in (scheduler, controller)", "-o", "name"), nil
+		return c.kubectl(t, "-n", berthSystem, "get", "pods", "-l", "app.kubernetes.io/component in (scheduler, controller, united)", "-o", "name"), nil
 	})
 	c.in(dir).documented(t, "kubectl delete -k .", "--timeout=80s")
 	c.expectGone(t, pods)
-	for _, component := range []string{"scheduler", "controller"} {
+	for _, component := range []string{"scheduler", "controller", "united"} {
 		for _, p := range k.of(component) {
 			if p.running() {
 				t.Errorf("%s still runs", p.pod.Name)
@@ -579,7 +580,7 @@ func TestInstallWithHelm(t *testing.T) {
 	c, k := start(t)
 	c.documented(t, "helm install berth charts/berth --namespace kube-system --set image.registry=registry.example.com,image.tag=v1", "--wait", "--timeout", "80s",
 		"--set", "descheduler.mode=deployment,descheduler.interval=2s,budgets.enabled=false", "--set", "admission.excludedNamespaces={kube-system,left-alone}")
-	expectRunning(t, k, "scheduler", "controller", "descheduler")
+	expectRunning(t, k, "scheduler", "controller", "united", "descheduler")
 	c.awaitWatches(t)
 	c.kubectl(t, "apply", "-f", example)
 	c.kubectl(t, "rollout", "status", "deployment/api", "--timeout=60s")

@@ -31,7 +31,7 @@ func TestChangeOfTheLine(t *testing.T) {
 		return i.program(), err
 	})
 	c.behind(t, "v1.36.4").helm(t, append([]string{"install", "berth"}, r.chartOf(older)...)...)
-	expectRunning(t, k, "scheduler", "controller")
+	expectRunning(t, k, "scheduler", "controller", "united")
 	c.awaitWatches(t)
 
 	used := c.putToUse(t, k, r)

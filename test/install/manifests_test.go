@@ -50,7 +50,7 @@ func podTemplates(t *testing.T) map[string]corev1.PodTemplateSpec {
 			}
 		}
 	}
-	if len(all) != 5 {
+	if len(all) != 6 {
 		t.Fatalf("%d pod templates: %v", len(all), slices.Sorted(maps.Keys(all)))
 	}
 	return all
@@ -120,6 +120,7 @@ func TestTheNetworkPoliciesLetThrough(t *testing.T) {
 	want := map[string][]rule{
 		"berth-scheduler":   {{anyPod, []int32{10259}}},
 		"berth-controller":  {{anyone, []int32{9443}}, {anyPod, []int32{8443}}},
+		"berth-united":      {{anyPod, []int32{8443}}},
 		"berth-descheduler": {{anyPod, []int32{10258}}},
 	}
 	got := map[string][]rule{}

@@ -462,7 +462,7 @@ func TestImagesOfAReleaseRun(t *testing.T) {
 	})
 	install := filepath.Join(dist(t), "install"+suffix+".yaml")
 	c.kubectl(t, "apply", "-f", install)
-	expectRunning(t, k, "scheduler", "controller")
+	expectRunning(t, k, "scheduler", "controller", "united")
 	c.awaitWatches(t)
 	c.kubectl(t, "apply", "-f", example)
 	c.kubectl(t, "rollout", "status", "deployment/api", "--timeout=60s")

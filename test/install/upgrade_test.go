@@ -454,7 +454,7 @@ func TestTheDoctorNamesFaults(t *testing.T) {
 		c.kubectl(t, strings.Fields(fault.change)...)
 		says("the doctor to name "+what, fault.want)
 		c.in(dir).documented(t, "kubectl apply -k .")
-		expectRunning(t, k, "scheduler", "controller")
+		expectRunning(t, k, "scheduler", "controller", "united")
 		says("a doctor without a complaint after "+what, "")
 	}
 	// A node autoscaler comes, and goes. The controller looks with the rights that it was installed with.

@@ -183,11 +183,11 @@ type running struct {
 	heard   []members.Change
 }
 
-// run starts the members with the rights of berth-controller.
+// run starts the members with the rights of berth-united.
 func (w *world) run(t *testing.T) *running {
 	t.Helper()
 	hub := rest.CopyConfig(w.hub.RESTConfig())
-	hub.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:berth-system:berth-controller", Groups: []string{"system:authenticated"}}
+	hub.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:berth-system:berth-united", Groups: []string{"system:authenticated"}}
 	// A proxy makes client-go forget the transport, whose goroutines would count.
 	hub.Proxy = http.ProxyFromEnvironment
 	mgr, err := ctrl.NewManager(hub, ctrl.Options{
@@ -359,7 +359,7 @@ func (w *world) noMemberDelaysAnother(t *testing.T) {
 		}
 		return ""
 	})
-	if all := r.Names(); len(all) != len(bad)+1 {
+	if all := r.List(); len(all) != len(bad)+1 {
 		t.Errorf("known after %s: %v", known, all)
 	}
 	// The states are known once the first attempts have ended.
@@ -603,8 +603,18 @@ func (w *world) leastRights(t *testing.T) {
 	w.register(t, "rights", w.kubeconfig(t, nil, nil))
 	t.Cleanup(func() { w.unregister(t, "rights") })
 	r := w.run(t)
+	in := func(namespace string, object *unstructured.Unstructured) *unstructured.Unstructured {
+		object.SetNamespace(namespace)
+		return object
+	}
+	if err := w.inMember.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "closed"}}); err != nil {
+		t.Fatal(err)
+	}
 	r.awaitState(t, 5*time.Second, "rights", members.Ready, "")
 	live, err := r.Client("rights")
+		if err := w.inMember.Create(t.Context(), in("closed", workload(kind, "left", ours()))); err != nil {
+			t.Fatal(err)
+		}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -660,3 +670,10 @@ func (w *world) leastRights(t *testing.T) {
 	}
 	r.stop()
 }
+	// The webhook's account knows the names of the members, and cannot connect to one.
+	if err := asController.List(t.Context(), &corev1.SecretList{}, client.InNamespace(members.DefaultNamespace)); !apierrors.IsForbidden(err) {
+		t.Errorf("the controller reads the kubeconfigs of the members: %v", err)
+	}
+	if names, err := members.Names(t.Context(), asController, members.DefaultNamespace); err != nil || !slices.Contains(names, "rights") {
+		t.Errorf("the controller knows the members %v: %v", names, err)
+	}

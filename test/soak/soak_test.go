@@ -80,7 +80,7 @@ type world struct {
 func TestEverythingAtOnce(t *testing.T) {
 	t.Logf("seed %d", *seed)
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "soak", Dir: t.TempDir()}, product.Options{
-		SidecarSets: true, Replicas: map[string]int{product.Scheduler: replicas, product.Controller: replicas},
+		SidecarSets: true, Replicas: map[string]int{product.Scheduler: replicas, product.Controller: replicas, product.United: replicas},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -331,7 +331,7 @@ func (w *world) disturbances(kills bool) []disturbance {
 	if kills {
 		all = append(all, disturbance{name: "kill", kills: true, do: func() {
 			w.allRun()
-			name := []string{product.Scheduler, product.Controller}[w.random.IntN(2)]
+			name := []string{product.Scheduler, product.Controller, product.United}[w.random.IntN(3)]
 			if err := w.Sandbox.Signal(name, w.random.IntN(replicas), syscall.SIGKILL); err != nil {
 				w.Fatal(err)
 			}
@@ -611,7 +611,7 @@ func (w *world) usage() usage {
 	w.Helper()
 	u := usage{}
 	for _, status := range w.Sandbox.Status() {
-		if status.Name != product.Scheduler && status.Name != product.Controller {
+		if status.Name != product.Scheduler && status.Name != product.Controller && status.Name != product.United {
 			continue
 		}
 		memory, err := harness.ResidentMemory(status.PID)

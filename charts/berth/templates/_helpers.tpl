@@ -1,11 +1,12 @@
 {{/* Helpers of several templates. Objects that no value changes are in files/, as copies from manifests/. */}}
 
-{{/* The image of a component. Argument: dict "root" $ "component" its name. */}}
+{{/* The image of a component. Component united runs that of controller. Argument: dict "root" $ "component" its name. */}}
 {{- define "berth.image" -}}
-{{- with (index .root.Values .component).image -}}
+{{- $of := ternary "controller" .component (eq .component "united") -}}
+{{- with (index .root.Values $of).image -}}
 {{ . }}
 {{- else -}}
-{{ .root.Values.image.registry }}/berth-{{ .component }}{{ with .root.Values.image.tag | default .root.Chart.AppVersion }}:{{ . }}{{ end }}
+{{ .root.Values.image.registry }}/berth-{{ $of }}{{ with .root.Values.image.tag | default .root.Chart.AppVersion }}:{{ . }}{{ end }}
 {{- end -}}
 {{- end }}
 
@@ -99,6 +100,11 @@ spec:
     matchLabels: {{ include "berth.labels" $.component }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* "true" if something creates workloads. */}}
+{{- define "berth.united" -}}
+{{- if or .Values.unitedDeployments.enabled .Values.federation.enabled }}true{{ end -}}
 {{- end }}
 
 {{/* "true" if the controller serves webhooks. */}}

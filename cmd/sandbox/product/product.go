@@ -26,6 +26,8 @@ import (
 const (
 	Scheduler  = "scheduler"
 	Controller = "controller"
+	// United is the process that creates workloads. It needs Controller, which converts UnitedDeployments.
+	United = "united"
 	// DefaultScheduler is the stock scheduler, for pods that no spread divides, as in any cluster.
 	DefaultScheduler = "kube-scheduler"
 )
@@ -53,7 +55,7 @@ type Options struct {
 }
 
 // Compose returns the config with Berth's manifests before, and its components after, those that it has already. A component DefaultScheduler in the
-// config stays.
+// config stays. A config without Controller is one without United.
 func Compose(config sandbox.Config, options Options) (sandbox.Config, error) {
 	schedulerConfig := options.SchedulerConfig
 	if schedulerConfig == nil {
@@ -62,10 +64,10 @@ func Compose(config sandbox.Config, options Options) (sandbox.Config, error) {
 	if _, err := schedulerConfigFor(schedulerConfig, ""); err != nil {
 		return config, err
 	}
-	replicas := map[string]int{Scheduler: 1, Controller: 1}
+	replicas := map[string]int{Scheduler: 1, Controller: 1, United: 1}
 	for name, count := range options.Replicas {
 		if _, ok := replicas[name]; !ok {
-			return config, fmt.Errorf("replicas of %q: no such component, there are %s, %s", name, Scheduler, Controller)
+			return config, fmt.Errorf("replicas of %q: no such component, there are %s, %s, %s", name, Scheduler, Controller, United)
 		}
 		if count < 1 {
 			return config, fmt.Errorf("replicas of %q: %d is not possible; to leave it out, use --without", name, count)
@@ -84,7 +86,10 @@ func Compose(config sandbox.Config, options Options) (sandbox.Config, error) {
 	if !slices.ContainsFunc(config.Components, func(c sandbox.Component) bool { return c.Name == DefaultScheduler }) {
 		config.Components = append(config.Components, defaultScheduler())
 	}
-	config.Components = append(config.Components, scheduler(replicas[Scheduler], schedulerConfig), controller(replicas[Controller], options))
+	config.Components = append(config.Components, scheduler(replicas[Scheduler], schedulerConfig), controller(replicas[Controller], options), united(replicas[United], options))
+	if slices.Contains(config.Without, Controller) {
+		config.Without = append(slices.Clone(config.Without), United)
+	}
 	return config, nil
 }
 
@@ -206,6 +211,29 @@ func controller(replicas int, options Options) sandbox.Component {
 			}
 			definitions, err := DefinitionsAt(fmt.Sprintf("https://localhost:%d%s", in.Port(webhookPort), endpoint.Conversion), secret.Data[certificate.CAFile])
 			return slices.Concat(definitions, configurations, [][]byte{content}), err
+		},
+		Ready: func(in sandbox.Instance) string { return "http://" + in.Address(healthPort) + "/readyz" },
+	}
+}
+
+// united creates workloads. It has no port but those that say how it does.
+func united(replicas int, options Options) sandbox.Component {
+	return sandbox.Component{
+		Name:     United,
+		Binary:   "berth-controller",
+		Replicas: replicas,
+		User:     serviceAccount("berth-united"),
+		Groups:   serviceAccountGroups(),
+		Args: func(in sandbox.Instance) ([]string, error) {
+			return []string{
+				"--only-workloads",
+				"--kubeconfig=" + in.Kubeconfig,
+				"--metrics-bind-address=" + in.Address(metricsPort), // the first, which the status shows
+				"--health-probe-bind-address=" + in.Address(healthPort),
+				fmt.Sprintf("--leader-elect=%t", replicas > 1),
+				"--shutdown-delay=0",
+				fmt.Sprintf("--federation=%t", options.Federation),
+			}, nil
 		},
 		Ready: func(in sandbox.Instance) string { return "http://" + in.Address(healthPort) + "/readyz" },
 	}

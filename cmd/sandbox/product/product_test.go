@@ -48,6 +48,7 @@ func TestComponentsRunAsTheirServiceAccounts(t *testing.T) {
 		{DefaultScheduler, "system:kube-scheduler", 1},
 		{Scheduler, "system:serviceaccount:berth-system:berth-scheduler", 2},
 		{Controller, "system:serviceaccount:berth-system:berth-controller", 1},
+		{United, "system:serviceaccount:berth-system:berth-united", 1},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("components (-want +got):\n%s", diff)
@@ -79,7 +80,7 @@ func TestAStockSchedulerOfTheCallersOwnStays(t *testing.T) {
 	for _, component := range config.Components {
 		binaries = append(binaries, component.Binary)
 	}
-	if diff := cmp.Diff([]string{"my-scheduler", "berth-scheduler", "berth-controller"}, binaries); diff != "" {
+	if diff := cmp.Diff([]string{"my-scheduler", "berth-scheduler", "berth-controller", "berth-controller"}, binaries); diff != "" {
 		t.Errorf("binaries (-want +got):\n%s", diff)
 	}
 }

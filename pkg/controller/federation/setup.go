@@ -44,7 +44,7 @@ func Setup(mgr ctrl.Manager, set *members.Set, opts Options) error {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
 	r := &reconciler{
-		client: mgr.GetClient(), live: mgr.GetAPIReader(), members: clusters{set}, events: mgr.GetEventRecorder("berth-controller"), clock: opts.Clock, measures: measures,
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), members: clusters{set}, events: mgr.GetEventRecorder("berth-united"), clock: opts.Clock, measures: measures,
 	}
 	c, err := controller.New("federatedreplicaset", mgr, controller.Options{
 		Reconciler:              r,

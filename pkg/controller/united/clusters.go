@@ -136,7 +136,7 @@ func (r *reconciler) refuseClusters(ud *v1beta1.UnitedDeployment) field.ErrorLis
 	if i := slices.IndexFunc(ud.Spec.Topology.Subsets, func(s v1beta1.Subset) bool { return s.TargetCluster != nil }); i >= 0 {
 		path = path.Index(i).Child("targetCluster")
 	}
-	return field.ErrorList{field.Forbidden(path, "berth-controller is not the hub of a federation, so all children stay as they are; start it with --federation, or create another UnitedDeployment without targetCluster")}
+	return field.ErrorList{field.Forbidden(path, "berth-united is not the hub of a federation, so all children stay as they are; start it with --federation, or create another UnitedDeployment without targetCluster")}
 }
 
 // readMembers reads the children in other clusters at the same time. Children in a cluster that does not answer are not known. From the API servers, it reads clusters that the spec or
@@ -249,7 +249,7 @@ func (r *reconciler) cascade(ctx context.Context, ud *v1beta1.UnitedDeployment) 
 		return reconcile.Result{}, r.setFinalizer(ctx, ud, false)
 	}
 	if r.members == nil {
-		return reconcile.Result{}, r.publishWaiting(ctx, ud, "berth-controller is not the hub of a federation; start it with --federation")
+		return reconcile.Result{}, r.publishWaiting(ctx, ud, "berth-united is not the hub of a federation; start it with --federation")
 	}
 	left, silent := r.visitAll(ctx, ud, func(in *cluster, object client.Object) error {
 		uid := object.GetUID()

@@ -320,7 +320,7 @@ func TestWithoutFederationNothingChanges(t *testing.T) {
 	w.mustSettle()
 	w.expect("a=2")
 	m.expectIn(t, "b=2")
-	w.expectReason(v1beta1.ReasonInvalid, "spec.topology.subsets[1].targetCluster: Forbidden: berth-controller is not the hub of a federation")
+	w.expectReason(v1beta1.ReasonInvalid, "spec.topology.subsets[1].targetCluster: Forbidden: berth-united is not the hub of a federation")
 	w.delete()
 	w.mustSettle()
 	w.expectReason(v1beta1.ReasonDeletionWaits, "start it with --federation; or annotate it with federation.berth.dev/cascade=false")

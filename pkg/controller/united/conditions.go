@@ -44,7 +44,7 @@ func notServed(u *lineage.Unwatchable) string {
 	case lineage.NotServed:
 		return fmt.Sprintf("the API server has no kind %s in group %q, so the children stay as they are; install it or use another template", u.Kind.Kind, u.Kind.Group)
 	default:
-		return fmt.Sprintf("Berth may not list %s, so the children stay as they are; give berth-controller the rights of ClusterRole berth-united", u.Resource)
+		return fmt.Sprintf("Berth may not list %s, so the children stay as they are; give berth-united the rights of ClusterRole berth-united", u.Resource)
 	}
 }
 

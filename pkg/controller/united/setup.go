@@ -14,13 +14,14 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/berth-project/berth/pkg/controller"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/members"
@@ -47,13 +48,18 @@ const (
 // unitedDeployment is the kind that the controller serves.
 var unitedDeployment = v1beta1.Kind.GroupKind()
 
-// Setup adds the controller of UnitedDeployments to the manager. The scheme must have the types of pkg/crd/united/v1beta1, and the cache the options and
-// indexes of pkg/controller, whose Setup must have been called. If the API server does not serve the kind, the controller waits until it does. The
+// Setup adds the controller of UnitedDeployments to the manager, in a process without that of spreads. The scheme must have the types of
+// pkg/crd/united/v1beta1, and the cache the options of pkg/controller. If the API server does not serve the kind, the controller waits until it does. The
 // context is used until Setup returns.
-func Setup(_ context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Options) error {
+func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
 	}
+	if err := controller.IndexByController(ctx, mgr.GetFieldIndexer(), &corev1.Pod{}, &appsv1.Deployment{}, &appsv1.ReplicaSet{}, &appsv1.StatefulSet{}); err != nil {
+		return err
+	}
+	// It reads kinds and owners, and no spreads, so that the process watches none.
+	owners := lineage.Over(mgr.GetCache(), lineage.NewKinds(mgr.GetRESTMapper(), mgr.GetAPIReader(), opts.Clock), clock.RealClock{})
 	measures := newMeasures()
 	if err := metrics.Registry.Register(measures); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
@@ -62,7 +68,7 @@ func Setup(_ context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Op
 		owners:    owners,
 		client:    mgr.GetClient(),
 		live:      mgr.GetAPIReader(),
-		events:    mgr.GetEventRecorder("berth-controller"),
+		events:    mgr.GetEventRecorder("berth-united"),
 		clock:     opts.Clock,
 		measures:  measures,
 		ownership: &ownership{live: mgr.GetAPIReader(), clock: opts.Clock},
@@ -70,7 +76,7 @@ func Setup(_ context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Op
 	if opts.Members != nil {
 		r.members = opts.Members
 	}
-	c, err := controller.New("uniteddeployment", mgr, controller.Options{
+	c, err := ctrlcontroller.New("uniteddeployment", mgr, ctrlcontroller.Options{
 		Reconciler:              r,
 		MaxConcurrentReconciles: turns.Workers,
 		NewQueue:                turns.NewQueue(turns.OfNamespace),
@@ -87,11 +93,14 @@ func Setup(_ context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Op
 		return nil
 	}
 	// These kinds may be served later. A replica that does not lead needs the watch when it starts to lead.
-	owners.OnStart(func(_ context.Context, object *metav1.PartialObjectMetadata) error {
+	owners.OnStart(func(ctx context.Context, object *metav1.PartialObjectMetadata) error {
 		switch object.GroupVersionKind().GroupKind() {
 		case unitedDeployment:
 			return watch(&v1beta1.UnitedDeployment{}, r.itself, unitedMatters)
 		case model.CloneSetKind, model.AdvancedStatefulSetKind:
+			if err := controller.IndexByController(ctx, mgr.GetFieldIndexer(), object); err != nil {
+				return err
+			}
 			return watch(object, r.ofChild, predicate.Funcs{})
 		default:
 			return nil

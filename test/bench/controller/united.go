@@ -130,7 +130,7 @@ func (b *unitedBench) measureRest(ctx context.Context) error {
 		return err
 	}
 	fmt.Printf("%d UnitedDeployments of %d subsets, at rest for %d s: %.2f %% of a core\n",
-		uniteds, subsetsOfEach, steadySeconds, 100*(after[product.Controller]-before[product.Controller]).Seconds()/steadySeconds)
+		uniteds, subsetsOfEach, steadySeconds, 100*(after[product.United]-before[product.United]).Seconds()/steadySeconds)
 	return nil
 }
 
@@ -147,7 +147,7 @@ func (b *unitedBench) measureChanges(ctx context.Context) error {
 		}
 		return sum
 	}
-	beforeText, err := controllerMetrics(ctx, b.Cluster)
+	beforeText, err := unitedMetrics(ctx, b.Cluster)
 	if err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (b *unitedBench) measureChanges(ctx context.Context) error {
 			return err
 		}
 	}
-	afterText, err := controllerMetrics(ctx, b.Cluster)
+	afterText, err := unitedMetrics(ctx, b.Cluster)
 	if err != nil {
 		return err
 	}
@@ -304,4 +304,9 @@ func (b *unitedBench) missing(ctx context.Context, kind string, replicas int) (s
 		return "", err
 	}
 	return "some are terminating", nil
+}
+
+func unitedMetrics(ctx context.Context, cluster *harness.Cluster) (metrics, error) {
+	text, err := harness.UnitedMetrics(ctx, cluster.Sandbox)
+	return metrics(text), err
 }

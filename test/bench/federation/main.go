@@ -402,7 +402,7 @@ func (b *bench) usedDuring(ctx context.Context, d time.Duration) (time.Duration,
 	case <-time.After(d):
 	}
 	after, err := b.cpu()
-	return after["hub "+product.Controller] - before["hub "+product.Controller], err
+	return after["hub "+product.United] - before["hub "+product.United], err
 }
 
 // quiet waits until the hub's controller does nearly nothing.
