@@ -15,8 +15,10 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -91,7 +93,8 @@ func (d *federation) play(ctx context.Context, f flags) error {
 	const even = "member-1  16  16  Ready\nmember-2  17  17  Ready\nmember-3  17  17  Ready\n"
 	var resume func()
 	steps := []step{
-		{"kubectl --context hub apply -f docs/examples/federated.yaml", d.apply, even},
+		{"for member in member-1 member-2 member-3; do kubectl --context $member label namespace default federation.berth.dev/allowed=true; done\n" +
+			"kubectl --context hub apply -f docs/examples/federated.yaml", d.apply, even},
 		{"kubectl --context member-3 apply -f docs/examples/federated-rush.yaml    # takes the room of 11 of its pods", d.fill,
 			"member-1  22  22  Ready\nmember-2  22  22  Ready\nmember-3  6  6  Full\n"},
 		{"kubectl --context member-3 delete -f docs/examples/federated-rush.yaml   # the room is free again", d.empty, even},
@@ -189,6 +192,13 @@ func table(layout string) string {
 }
 
 func (d *federation) apply(ctx context.Context) error {
+	for _, member := range d.clients[1:] {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}}
+		allow := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:"true"}}}`, v1alpha1.AllowedLabel))
+		if err := member.Patch(ctx, namespace, allow); err != nil {
+			return err
+		}
+	}
 	return d.clients[0].Create(ctx, d.frs.DeepCopy())
 }
 

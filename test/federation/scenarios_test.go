@@ -116,7 +116,7 @@ func (w *world) room(t *testing.T, ns string, rooms [memberCount]int) {
 		if err := w.Members()[i].CreateNodes(t.Context(), []*corev1.Node{node}); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.members[i].Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}); err != nil {
+		if err := w.members[i].Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns, Labels: map[string]string{v1alpha1.AllowedLabel: "true"}}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/sandbox"
 )
@@ -34,7 +35,7 @@ func (w *world) pools(t *testing.T, ns string) {
 		if err := w.Members()[i].CreateNodes(t.Context(), nodes); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.members[i].Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}); err != nil {
+		if err := w.members[i].Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns, Labels: map[string]string{v1alpha1.AllowedLabel: "true"}}}); err != nil {
 			t.Fatal(err)
 		}
 	}

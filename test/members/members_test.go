@@ -23,6 +23,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -38,6 +39,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-project/berth/manifests"
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/members"
 	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/harness"
@@ -61,6 +63,9 @@ type world struct {
 	// token is that of the hub's account in the member.
 	token string
 }
+
+// allow is the patch of a namespace in which the hub may work.
+const allow = `{"metadata":{"labels":{"` + v1alpha1.AllowedLabel + `":"true"}}}`
 
 func startWorld(t *testing.T) *world {
 	t.Helper()
@@ -99,6 +104,12 @@ func startWorld(t *testing.T) *world {
 	}
 	if w.inMember, err = client.New(w.member.RESTConfig(), client.Options{Scheme: scheme}); err != nil {
 		t.Fatal(err)
+	}
+	// The administrator of the member lets the hub work in one namespace. Nobody can let it work in those of the cluster itself.
+	for _, namespace := range []string{"default", metav1.NamespaceSystem, "berth-hub"} {
+		if err := w.inMember.Patch(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, client.RawPatch(types.MergePatchType, []byte(allow))); err != nil {
+			t.Fatal(err)
+		}
 	}
 	// All members are the same cluster. The hub must not find out.
 	role := &rbacv1.ClusterRole{}
@@ -594,15 +605,6 @@ func (w *world) leastRights(t *testing.T) {
 		}
 		return content
 	}
-	kinds := []string{"ReplicaSet", "Deployment", "StatefulSet"}
-	for _, kind := range kinds {
-		if err := w.inMember.Create(t.Context(), workload(kind, "strange", nil)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.register(t, "rights", w.kubeconfig(t, nil, nil))
-	t.Cleanup(func() { w.unregister(t, "rights") })
-	r := w.run(t)
 	in := func(namespace string, object *unstructured.Unstructured) *unstructured.Unstructured {
 		object.SetNamespace(namespace)
 		return object
@@ -610,11 +612,20 @@ func (w *world) leastRights(t *testing.T) {
 	if err := w.inMember.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "closed"}}); err != nil {
 		t.Fatal(err)
 	}
-	r.awaitState(t, 5*time.Second, "rights", members.Ready, "")
-	live, err := r.Client("rights")
+	kinds := []string{"ReplicaSet", "Deployment", "StatefulSet"}
+	for _, kind := range kinds {
 		if err := w.inMember.Create(t.Context(), in("closed", workload(kind, "left", ours()))); err != nil {
 			t.Fatal(err)
 		}
+		if err := w.inMember.Create(t.Context(), workload(kind, "strange", nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.register(t, "rights", w.kubeconfig(t, nil, nil))
+	t.Cleanup(func() { w.unregister(t, "rights") })
+	r := w.run(t)
+	r.awaitState(t, 5*time.Second, "rights", members.Ready, "")
+	live, err := r.Client("rights")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -648,10 +659,15 @@ func (w *world) leastRights(t *testing.T) {
 				}
 				return live.Delete(t.Context(), workload(kind, "own", nil))
 			}, true},
-			"making without the label, " + kind:   {func() error { return apply(workload(kind, "bare", nil)) }, false},
-			"changing of somebody else, " + kind:  {func() error { return apply(workload(kind, "strange", nil)) }, false},
-			"labelling of somebody else, " + kind: {func() error { return apply(workload(kind, "strange", ours())) }, false},
-			"deleting of somebody else, " + kind:  {func() error { return live.Delete(t.Context(), workload(kind, "strange", nil)) }, false},
+			"making in a namespace that is not allowed, " + kind:            {func() error { return apply(in("closed", workload(kind, "own", ours()))) }, false},
+			"making in kube-system, " + kind:                                {func() error { return apply(in(metav1.NamespaceSystem, workload(kind, "own", ours()))) }, false},
+			"making in berth-hub, " + kind:                                  {func() error { return apply(in("berth-hub", workload(kind, "own", ours()))) }, false},
+			"changing in a namespace that is not allowed any more, " + kind: {func() error { return apply(in("closed", workload(kind, "left", ours()))) }, false},
+			"deleting in a namespace that is not allowed any more, " + kind: {func() error { return live.Delete(t.Context(), in("closed", workload(kind, "left", nil))) }, false},
+			"making without the label, " + kind:                             {func() error { return apply(workload(kind, "bare", nil)) }, false},
+			"changing of somebody else, " + kind:                            {func() error { return apply(workload(kind, "strange", nil)) }, false},
+			"labelling of somebody else, " + kind:                           {func() error { return apply(workload(kind, "strange", ours())) }, false},
+			"deleting of somebody else, " + kind:                            {func() error { return live.Delete(t.Context(), workload(kind, "strange", nil)) }, false},
 		})
 	}
 	for what, tc := range attempts {
@@ -668,8 +684,6 @@ func (w *world) leastRights(t *testing.T) {
 	if err := asController.List(t.Context(), &corev1.SecretList{}, client.InNamespace("default")); !apierrors.IsForbidden(err) {
 		t.Errorf("the controller reads the Secrets of another namespace: %v", err)
 	}
-	r.stop()
-}
 	// The webhook's account knows the names of the members, and cannot connect to one.
 	if err := asController.List(t.Context(), &corev1.SecretList{}, client.InNamespace(members.DefaultNamespace)); !apierrors.IsForbidden(err) {
 		t.Errorf("the controller reads the kubeconfigs of the members: %v", err)
@@ -677,3 +691,5 @@ func (w *world) leastRights(t *testing.T) {
 	if names, err := members.Names(t.Context(), asController, members.DefaultNamespace); err != nil || !slices.Contains(names, "rights") {
 		t.Errorf("the controller knows the members %v: %v", names, err)
 	}
+	r.stop()
+}

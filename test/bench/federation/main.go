@@ -130,7 +130,7 @@ func (b *bench) prepare(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
+		if err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{v1alpha1.AllowedLabel: "true"}}}); err != nil {
 			return err
 		}
 		if i == 0 {

@@ -25,6 +25,9 @@ const (
 	// HubLabel is on every ReplicaSet that a hub writes in a cluster, and on the pods of its template. A hub sees no other ReplicaSets and pods by its caches.
 	HubLabel = "federation.berth.dev/hub"
 
+	// AllowedLabel on a namespace in a cluster lets a hub work there, if it is "true". manifests/federation/member has the policy.
+	AllowedLabel = "federation.berth.dev/allowed"
+
 	// AdoptLabel on a ReplicaSet in a cluster with the name and namespace of a FederatedReplicaSet lets Berth take it over, if it is "true".
 	AdoptLabel = "federation.berth.dev/adopt"
 
