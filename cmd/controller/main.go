@@ -5,17 +5,20 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/cluster-inventory-api/pkg/access"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -56,6 +59,8 @@ type flags struct {
 	budgetExpiry            time.Duration
 	// onlyWorkloads is true if the process creates workloads, and does nothing else.
 	onlyWorkloads bool
+	// tlsMinVersion and tlsCipherSuites limit what the servers of webhooks and metrics agree to. Empty means Go's defaults.
+	tlsMinVersion, tlsCipherSuites string
 	// united is true if UnitedDeployments are served.
 	united        bool
 	compatibility string
@@ -98,6 +103,10 @@ func (f *flags) addTo(set *flag.FlagSet) {
 	set.BoolVar(&f.onlyWorkloads, "only-workloads", false,
 		"Run the controllers that create workloads, those of UnitedDeployments and FederatedReplicaSets, and nothing else. Without the flag these two do not run. The flags of webhooks, "+
 			"spreads, budgets and sidecars have no effect then.")
+	set.StringVar(&f.tlsMinVersion, "tls-min-version", "",
+		"Lowest version of TLS that the webhooks and /metrics take: "+strings.Join(cliflag.TLSPossibleVersions(), ", ")+". Empty: VersionTLS12.")
+	set.StringVar(&f.tlsCipherSuites, "tls-cipher-suites", "",
+		"Cipher suites that the webhooks and /metrics take with TLS 1.2, separated by commas, by the names that kube-apiserver has for them. Empty: those that Go prefers. TLS 1.3 has no choice.")
 	set.BoolVar(&f.webhooks, "webhooks", true, "Serve the admission webhooks. If false, --budgets must be false too.")
 	set.StringVar(&f.webhook.Host, "webhook-host", "", "Address that serves the webhooks (default: all addresses).")
 	set.IntVar(&f.webhook.Port, "webhook-port", 9443, "Port that serves the webhooks.")
@@ -133,9 +142,24 @@ func (f *flags) addTo(set *flag.FlagSet) {
 	klog.InitFlags(set)
 }
 
+// tls is what the servers of webhooks and metrics do to their configuration.
+func (f *flags) tls() (func(*tls.Config), error) {
+	version, err := cliflag.TLSVersion(f.tlsMinVersion)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-min-version: %w", err)
+	}
+	var suites []uint16
+	if f.tlsCipherSuites != "" {
+		if suites, err = cliflag.TLSCipherSuites(strings.Split(f.tlsCipherSuites, ",")); err != nil {
+			return nil, fmt.Errorf("--tls-cipher-suites: %w", err)
+		}
+	}
+	return func(config *tls.Config) { config.MinVersion, config.CipherSuites = version, suites }, nil
+}
+
 // metrics are served to everybody at 127.0.0.1, and else to clients that the API server authenticates and lets get /metrics.
-func (f *flags) metrics() metricsserver.Options {
-	options := metricsserver.Options{BindAddress: f.metricsAddress}
+func (f *flags) metrics(change func(*tls.Config)) metricsserver.Options {
+	options := metricsserver.Options{BindAddress: f.metricsAddress, TLSOpts: []func(*tls.Config){change}}
 	if host, _, err := net.SplitHostPort(f.metricsAddress); err == nil && host != "127.0.0.1" {
 		options.SecureServing, options.FilterProvider = true, filters.WithAuthenticationAndAuthorization
 	}
@@ -168,6 +192,10 @@ func run(ctx context.Context, f flags) error {
 			return fmt.Errorf("registering types: %w", err)
 		}
 	}
+	var err error
+	if f.webhook.TLS, err = f.tls(); err != nil {
+		return err
+	}
 	f.webhook.IgnoreUnitedDeployments, f.webhook.SidecarSets, f.webhook.Budgets = !f.united, f.sidecars, f.budgets
 	config, err := ctrl.GetConfig()
 	if err != nil {
@@ -180,7 +208,7 @@ func run(ctx context.Context, f flags) error {
 		Scheme:                        scheme,
 		MapperProvider:                newKinds,
 		Cache:                         controller.CacheOptions(),
-		Metrics:                       f.metrics(),
+		Metrics:                       f.metrics(f.webhook.TLS),
 		HealthProbeBindAddress:        f.healthAddress,
 		LeaderElection:                f.leaderElect,
 		LeaderElectionID:              leaseOf(f.onlyWorkloads),

@@ -29,6 +29,9 @@ func newServer(opts Options, synced func() bool, knows func(path string) bool) (
 	options := ctrlwebhook.Options{Host: opts.Host, Port: opts.Port, CertDir: opts.CertDir, CertName: certificate.File, KeyName: certificate.KeyFile, WebhookMux: http.NewServeMux()}
 	options.WebhookMux.Handle("/", known)
 	options.WebhookMux.Handle(endpoint.Conversion, conversion.Handler())
+	if opts.TLS != nil {
+		options.TLSOpts = append(options.TLSOpts, opts.TLS)
+	}
 	if opts.ClientCA != "" {
 		authorities, err := certutil.NewPool(opts.ClientCA)
 		if err != nil {

@@ -95,7 +95,7 @@ func served(t *testing.T, clientCA string) (address string, trusted *x509.CertPo
 }
 
 // servedOnce starts the same server, whose caches are full once synced is true.
-func servedOnce(t *testing.T, clientCA string, synced func() bool) (address string, trusted *x509.CertPool, asked *atomic.Bool) {
+func servedOnce(t *testing.T, clientCA string, synced func() bool, change ...func(*tls.Config)) (address string, trusted *x509.CertPool, asked *atomic.Bool) {
 	t.Helper()
 	dir := t.TempDir()
 	serving, key, err := certutil.GenerateSelfSignedCertKey("localhost", nil, nil)
@@ -114,7 +114,11 @@ func servedOnce(t *testing.T, clientCA string, synced func() bool) (address stri
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	web, register, err := newServer(Options{Host: "127.0.0.1", Port: listener.Addr().(*net.TCPAddr).Port, CertDir: dir, ClientCA: clientCA}, synced,
+	options := Options{Host: "127.0.0.1", Port: listener.Addr().(*net.TCPAddr).Port, CertDir: dir, ClientCA: clientCA}
+	if len(change) > 0 {
+		options.TLS = change[0]
+	}
+	web, register, err := newServer(options, synced,
 		func(path string) bool { return path == secretPath })
 	if err != nil {
 		t.Fatal(err)
@@ -186,6 +190,19 @@ func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
 				t.Errorf("the hook was asked: %t", asked.Load())
 			}
 		})
+	}
+}
+
+func TestAnOlderVersionOfTLSThanTheLowestGetsNoConnection(t *testing.T) {
+	address, trusted, _ := servedOnce(t, "", func() bool { return true }, func(config *tls.Config) { config.MinVersion = tls.VersionTLS13 })
+	for version, answered := range map[uint16]bool{tls.VersionTLS12: false, tls.VersionTLS13: true} {
+		connection, err := tls.Dial("tcp", address, &tls.Config{RootCAs: trusted, ServerName: "localhost", MaxVersion: version})
+		if (err == nil) != answered {
+			t.Errorf("%s: got %v", tls.VersionName(version), err)
+		}
+		if err == nil {
+			_ = connection.Close()
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -51,6 +52,8 @@ type Options struct {
 	CertDir string
 	// Certificates says where the certificate comes from. Empty means managed.
 	Certificates CertificateSource
+	// TLS changes the configuration of the server's connections. Nil changes nothing.
+	TLS func(*tls.Config)
 	// ClientCA is a PEM file with CAs that sign client certificates for API servers only. Clients without such a certificate get 401 before their
 	// review is read. Setup reads the file once. If it is empty, the client must call the path that the webhook configuration names; other paths get
 	// 404.
