@@ -87,7 +87,12 @@ type event struct {
 
 // Start lists all objects in the cluster and then watches them.
 func Start(ctx context.Context, client dynamic.Interface) (*Checker, error) {
-	c := &Checker{Grace: defaultGrace, NodeGrace: defaultNodeGrace}
+	return StartIn(ctx, client, metav1.NamespaceAll)
+}
+
+// StartIn is Start for the objects of one namespace, and for all nodes.
+func StartIn(ctx context.Context, client dynamic.Interface, namespace string) (*Checker, error) {
+	c := &Checker{Grace: defaultGrace, NodeGrace: defaultNodeGrace, namespace: namespace}
 	for _, resource := range slices.Concat([]schema.GroupVersionResource{nodes}, watched) {
 		if err := c.start(ctx, client, resource); err != nil {
 			return nil, err
@@ -115,14 +120,18 @@ func (c *Checker) start(ctx context.Context, client dynamic.Interface, resource 
 
 // follow lists the objects of a resource and watches them from there on.
 func (c *Checker) follow(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource) (<-chan watch.Event, error) {
-	list, err := client.Resource(resource).Namespace(c.namespace).List(ctx, metav1.ListOptions{})
+	namespace := c.namespace
+	if resource == nodes {
+		namespace = metav1.NamespaceNone
+	}
+	list, err := client.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("listing %s: %w", resource.Resource, err)
 	}
 	c.recordList(list)
 	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return client.Resource(resource).Namespace(c.namespace).Watch(ctx, options)
+			return client.Resource(resource).Namespace(namespace).Watch(ctx, options)
 		},
 	})
 	if err != nil {
