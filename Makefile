@@ -279,7 +279,7 @@ test-takeover: tools build ## minutes | Kill the leading scheduler ten times in 
 test-budget: tools build ## minutes | Storms of deletions, evictions and updates against three guards of one PodUnavailableBudget.
 	$(GO) test -count=1 -timeout=20m -v ./test/budget -storm=20s -clients=200 -long
 
-# MINUTES is how long make test-autoscaler and make soak disturb the cluster.
+# MINUTES is how long make test-autoscaler and make soak disturb the cluster, and make test-tenant measures.
 MINUTES ?= 60
 
 .PHONY: test-autoscaler
@@ -308,6 +308,13 @@ test-sidecars: tools build ## 4 min | Change, break and scale pods with SidecarS
 .PHONY: soak
 soak: tools build ## MINUTES | Do everything to a cluster at once, under the eyes of all watchers, for MINUTES=60, and see that memory does not grow.
 	$(GO) test -count=1 -timeout=0 -v ./test/soak -soak=$(MINUTES)m
+
+# An hour is for the others. Seconds are too few for a p99, and in less than four minutes the hostile tenant has fewer objects.
+test-tenant: MINUTES = 5
+
+.PHONY: test-tenant
+test-tenant: tools build ## MINUTES | A hostile tenant does its worst for a third of MINUTES=5 beside another one, whose latencies are compared with those beside an equal flood that has no part in Berth.
+	$(GO) test -count=1 -timeout=$(MINUTES)0m -v ./test/tenant -attack=$(MINUTES)m
 
 .PHONY: test-compatibility
 test-compatibility: tools build ## 10 min | Run the storms, take-overs and spoilt binds with an installation that is compatible with OpenKruise.
