@@ -709,21 +709,22 @@ func TestADrainCompletesByItself(t *testing.T) {
 		"{apiVersion: policy.kruise.io/v1alpha1, kind: PodUnavailableBudget, metadata: {name: target}, spec: {targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxUnavailable: 2}}")
 	watch(t, namespace, 9)
 	node := pods(t, namespace)[0].Spec.NodeName
-	kubectl := func(args ...string) error {
-		command := exec.CommandContext(t.Context(), filepath.Join(harness.BinDir(), "kubectl"), append([]string{"--kubeconfig", the.Sandbox.Kubeconfig()}, args...)...)
-		output, err := command.CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, output)
-		}
-		return nil
-	}
-	defer func() { expectAllowed(t, "uncordon", kubectl("uncordon", node)) }()
-	expectAllowed(t, "drain", kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector=app=web", "--timeout=80s"))
+	defer func() { expectAllowed(t, "uncordon", kubectl(t.Context(), "uncordon", node)) }()
+	expectAllowed(t, "drain", kubectl(t.Context(), "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector=app=web", "--timeout=80s"))
 	for _, pod := range pods(t, namespace) {
 		if pod.Spec.NodeName == node {
 			t.Errorf("pod %s is still on the node", pod.Name)
 		}
 	}
+}
+
+func kubectl(ctx context.Context, args ...string) error {
+	command := exec.CommandContext(ctx, filepath.Join(harness.BinDir(), "kubectl"), append([]string{"--kubeconfig", the.Sandbox.Kubeconfig()}, args...)...)
+	output, err := command.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, output)
+	}
+	return nil
 }
 
 // TestOnlyUpdatesThatDisruptNeedRoom: case 19.

@@ -54,6 +54,8 @@ type installation struct {
 	caches  []client.Reader // of the webhook servers
 	address string
 	caPEM   []byte
+	// certificate is the one that the server uses.
+	certificate tls.Certificate
 
 	calls     calls // of the webhook servers to the API server
 	turn      atomic.Int64
@@ -187,6 +189,7 @@ func (i *installation) serve() error {
 	if err != nil {
 		return err
 	}
+	i.certificate = pair
 	expired, err := expiredCertificate()
 	if err != nil {
 		return err
