@@ -206,6 +206,19 @@ func TestAnOlderVersionOfTLSThanTheLowestGetsNoConnection(t *testing.T) {
 	}
 }
 
+// A connection that dies silently must take one review with it, and not all.
+func TestReviewsShareNoConnection(t *testing.T) {
+	address, trusted, _ := served(t, "")
+	connection, err := tls.Dial("tcp", address, &tls.Config{RootCAs: trusted, ServerName: "localhost", NextProtos: []string{"h2", "http/1.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	if got := connection.ConnectionState().NegotiatedProtocol; got != "http/1.1" {
+		t.Errorf("the server speaks %q, want http/1.1", got)
+	}
+}
+
 // TestAStrangersReviewIsNotRead: the answer comes, and the connection ends, without a byte of the review. A server may read what is left of a request to use
 // the connection again.
 func TestAStrangersReviewIsNotRead(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -25,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/berth-project/berth/pkg/webhook"
 	"github.com/berth-project/berth/test/harness"
 )
 
@@ -32,16 +32,11 @@ const (
 	// unnoticed is how long Kubernetes sends connections to a replica that does not answer any more. The readiness probe of berth-controller takes about so long. If
 	// the node is lost, too, Kubernetes takes 50 s; see -long.
 	unnoticed, unnoticedNode = 8 * time.Second, 50 * time.Second
-	// healed is how long some requests may still fail after that. The API server notices after 45 s that a connection is dead, by HTTP/2's pings, and a request that it has
-	// sent to such a connection fails after its timeout of 10 s.
-	healed = 60 * time.Second
+	// healed is how long some requests may still fail after that: one that the API server has sent to such a connection fails after its timeout of 10 s.
+	healed = longest
 	// longest is longer than any request takes: the API server waits 10 s for the webhook.
 	longest = 15 * time.Second
 )
-
-// protocols are those that the webhook servers offer, one after the other. Berth's offer h2. A dead connection of HTTP/2 fails all reviews until the API server notices; with HTTP/1.1 each review
-// that fails closes its connection.
-var protocols = flag.String("protocols", "h2", "protocols of the webhook servers of which one falls silent, separated by commas: h2, http/1.1")
 
 // TestHalfAnOutageEndsNoDrain: one of two webhook replicas dies without a word. Its connections stay open and nobody reads them, and new ones are accepted and never answered. Meanwhile pods are
 // deleted and evicted, and a node is drained in the loop of docs/operations/failure-modes.md. The drain ends, the budget holds at each revision, and after a
@@ -52,16 +47,9 @@ func TestHalfAnOutageEndsNoDrain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for protocol := range strings.SplitSeq(*protocols, ",") {
-		t.Run(protocol, func(t *testing.T) { halfAnOutage(t, loop, protocol) })
-	}
-}
-
-func halfAnOutage(t *testing.T, loop, protocol string) {
-	t.Helper()
 	namespace := web(t, 12, "maxUnavailable: 3")
 	watch(t, namespace, 9)
-	balance := behindBalancer(t, namespace, protocol)
+	balance := behindBalancer(t, namespace)
 
 	lasts := unnoticed
 	if *long {
@@ -219,9 +207,9 @@ type balancer struct {
 }
 
 // behindBalancer makes the API server reach the webhook through a balancer until the test ends.
-func behindBalancer(t *testing.T, namespace, protocol string) *balancer {
+func behindBalancer(t *testing.T, namespace string) *balancer {
 	t.Helper()
-	behind, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{berth.certificate}, NextProtos: []string{protocol}})
+	behind, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{berth.certificate}, NextProtos: webhook.Protocols})
 	if err != nil {
 		t.Fatal(err)
 	}
