@@ -80,6 +80,8 @@ func (l *Ledger) held(e *entry) Answer {
 	case a.lagsBehind(e) && !l.lateForNews(e):
 		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
 			"%s has more pods than the %d replicas that the scheduler has seen; waiting for the new number", a.workload, a.plan.Replicas)}
+	case l.predecessorsRun(a) && !l.lateForNews(e):
+		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: fmt.Sprintf("waiting for the pods of the %s that was deleted before to end", a.workload)}
 	case l.awaitsOrdinals(e) && !l.lateForNews(e):
 		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: fmt.Sprintf("waiting to read which ordinals %s gives to its pods", a.workload)}
 	case e.gang.isBackingOff(l.now) && !e.gang.hasNodes():

@@ -280,6 +280,9 @@ func (l *Ledger) wakeAfter(a *account, scope string, left subset.Mask) {
 		l.wakeBehind(a, scope, left)
 	}
 	l.wakeExhausted(a, scope, left)
+	if len(l.owners.byKey[a.workload]) > 1 && a.policy != nil && !l.predecessorsRun(a) {
+		l.wakeWaiting(a) // they may have waited for that
+	}
 	if a.ahead > a.replicas && a.policy != nil && len(a.spreads) > 0 {
 		l.goAhead(a) // the pods above the replicas may be gone
 	}

@@ -251,6 +251,20 @@ func (l *Ledger) resolve(e *entry) (a *account, missing *owner) {
 	return nil, nil
 }
 
+// predecessorsRun is true as long as pods run that a deleted workload of the same name has left behind. The garbage collector is about to delete them, and the
+// pods of the new workload would find their slots taken.
+func (l *Ledger) predecessorsRun(a *account) (run bool) {
+	if l.owners.object(a.workload) == nil {
+		return false
+	}
+	for _, o := range l.owners.byKey[a.workload] {
+		if o.seen && o.object == nil {
+			o.walk(func(left *entry) { run = run || left.account == a && left.stage == Bound && !left.ending }, workload.LongestOwnerChain)
+		}
+	}
+	return run
+}
+
 // isUnresolved is true for a pod without an account that waits for news.
 func (l *Ledger) isUnresolved(e *entry) bool { return l.unresolved[e.pod.Namespace][e.pod.UID] != nil }
 

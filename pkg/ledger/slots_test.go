@@ -608,3 +608,52 @@ func TestAPodThatTerminatesHoldsItsSlotIfTheSpreadSaysSo(t *testing.T) {
 		})
 	}
 }
+
+// kubectl replace --force and a chart that is installed again delete a workload and make one of the same name. The pods of the first are about to end, and those
+// of the second take their slots.
+func TestPodsWaitForThoseOfTheDeletedWorkloadOfTheSameName(t *testing.T) {
+	w := newWorld(t, 2)
+	w.spread(1, twoThenAny)
+	old := w.podsNamed("old", 2)
+	for _, pod := range old {
+		w.see(onNode(pod, "node-a", w.schedule(pod).Name()))
+	}
+	w.apply(OwnerGone{Kind: deploymentKind, Object: deployment(2)})
+	again, set := deployment(2), replicaSet("rs-uid-2")
+	again.UID, set.OwnerReferences[0].UID = "web-uid-2", "web-uid-2"
+	w.apply(OwnerSeen{Kind: deploymentKind, Object: again})
+	w.apply(OwnerSeen{Kind: replicaSetKind, Object: set})
+	first, second := podOf("rs-uid-2", "new0"), podOf("rs-uid-2", "new1")
+	for _, pod := range []*corev1.Pod{first, second} {
+		w.see(pod)
+		w.expectChoice(pod, string(v1beta1.ReasonWorkloadNotObserved))
+	}
+	w.awake = nil
+	w.see(terminating(onNode(old[0], "node-a", "a")))
+	w.expectChoice(first, string(v1beta1.ReasonWorkloadNotObserved))
+	w.awake = nil
+	w.see(terminating(onNode(old[1], "node-a", "a")))
+	w.expectAwake("new0", "new1")
+	w.expectChoice(first, "a")
+	w.expectChoice(second, "a")
+}
+
+func TestPodsDoNotWaitForEverForADeletedWorkload(t *testing.T) {
+	w := newWorld(t, 2)
+	w.spread(1, twoThenAny)
+	for _, pod := range w.podsNamed("old", 2) { // they stay, because nobody collects them
+		w.see(onNode(pod, "node-a", w.schedule(pod).Name()))
+	}
+	w.apply(OwnerGone{Kind: deploymentKind, Object: deployment(2)})
+	again, set := deployment(2), replicaSet("rs-uid-2")
+	again.UID, set.OwnerReferences[0].UID = "web-uid-2", "web-uid-2"
+	w.apply(OwnerSeen{Kind: deploymentKind, Object: again})
+	w.apply(OwnerSeen{Kind: replicaSetKind, Object: set})
+	pod := podOf("rs-uid-2", "new")
+	w.see(pod)
+	w.expectChoice(pod, string(v1beta1.ReasonWorkloadNotObserved))
+	w.awake = nil
+	w.step(2 * time.Second)
+	w.expectAwake("new")
+	w.expectChoice(pod, "b")
+}

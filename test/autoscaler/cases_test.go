@@ -614,3 +614,37 @@ func TestASubsetThatNoPoolServes(t *testing.T) {
 		t.Fatalf("%v\n%s", err, s.state())
 	}
 }
+
+// A template that contradicts all subsets makes no node, and its pods say which subset has none for them.
+func TestATemplateThatContradictsAllSubsets(t *testing.T) {
+	s := newShop(t)
+	s.ownNodes(1, "8")
+	s.nodePool("elastic", "")
+	s.open(0, "", "500m")
+	s.patch("deployments", fmt.Sprintf(`{"spec":{"replicas":2,"template":{"spec":{"nodeSelector":{%q:"elsewhere"}}}}}`, poolLabel))
+	if err := the.WaitFor(t.Context(), "the pods to say why they wait", func(ctx context.Context) (string, error) {
+		pods, err := the.Pods(ctx, s.namespace)
+		if err != nil {
+			return "", err
+		}
+		said := 0
+		for i := range pods {
+			for _, c := range pods[i].Status.Conditions {
+				if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "normal: ") {
+					said++
+				}
+			}
+		}
+		if said != 2 {
+			return fmt.Sprintf("%d of 2 pods name the subset\n%s", said, s.state()), nil
+		}
+		return "", nil
+	}); err != nil {
+		t.Fatalf("%v\n%s", err, s.state())
+	}
+	t.Log(s.state())
+	s.expectToStay(map[string]int{"pending": 2}, 20*time.Second)
+	if cpus, err := s.boughtCPUs(t.Context()); err != nil || cpus > 0 {
+		t.Errorf("Karpenter made nodes of %v CPUs for pods that no subset can have (error %v)", cpus, err)
+	}
+}

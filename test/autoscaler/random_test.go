@@ -34,8 +34,15 @@ func TestAnyScalingEndsWithAllPodsRunning(t *testing.T) {
 			s.expectAtLeast(min(replicas, 10))
 			s.limit("elastic", "100")
 		},
+		"no such machine": func() {
+			s.require("elastic", `,{"key":"node.kubernetes.io/instance-type","operator":"In","values":["none"]}`)
+			replicas = 10 + random.IntN(20)
+			s.scale(replicas)
+			s.expectAtLeast(min(replicas, 10))
+			s.require("elastic", "")
+		},
 	}
-	names := []string{"scale", "scale", "scale", "roll out", "lose a node", "stock-out", "scale to zero"}
+	names := []string{"scale", "scale", "scale", "roll out", "lose a node", "stock-out", "no such machine", "scale to zero"}
 	for n, until := 0, time.Now().Add(*disturbed); n == 0 || time.Now().Before(until); n++ {
 		name := names[random.IntN(len(names))]
 		steps[name]()
@@ -65,6 +72,13 @@ func layoutOf(replicas int) map[string]int {
 func (s *shop) limit(subset, cpu string) {
 	s.t.Helper()
 	s.patchPool(subset, fmt.Sprintf(`{"spec":{"limits":{"cpu":%q}}}`, cpu))
+}
+
+// require adds to what the nodes of a subset must be.
+func (s *shop) require(subset, more string) {
+	s.t.Helper()
+	s.patchPool(subset, `{"spec":{"template":{"spec":{"requirements":[{"key":"kubernetes.io/arch","operator":"In","values":["amd64"]},
+		{"key":"kubernetes.io/os","operator":"In","values":["linux"]},{"key":"karpenter.sh/capacity-type","operator":"In","values":["on-demand"]}`+more+`]}}}}`)
 }
 
 func (s *shop) patchPool(subset, patch string) {
