@@ -31,6 +31,12 @@ type (
 	// ListEnds ends what ListBegins began.
 	ListEnds struct{}
 
+	// OwnersListed are all objects of a kind, when it is listed for the first time. They come in one event: if a pod asked in between, it would not know of those
+	// siblings whose owners come later.
+	OwnersListed struct {
+		Kind    schema.GroupKind
+		Objects []metav1.Object
+	}
 	// OwnerSeen is an object that may own pods, directly or through others. Object is a built-in workload, or the metadata of any other kind.
 	OwnerSeen struct {
 		Kind   schema.GroupKind

@@ -9,6 +9,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
@@ -269,4 +272,28 @@ func TestAnInvalidSpreadHoldsItsPodsUntilItIsCorrected(t *testing.T) {
 	w.expectAwake("p")
 	w.expectChoice(pod, "a")
 	w.expectKept("a=1 b=0")
+}
+
+// After a restart, the kind between the ReplicaSets and the workload of the spread is watched on demand. A pod that runs below another object of that kind counts
+// from the moment that the new pod is divided.
+func TestSiblingsBelowCustomOwnersAreKnownTogether(t *testing.T) {
+	w := emptyWorld(t)
+	w.spreadOf("web", 1, "Fleet", "web", `{subsets: [{name: a, maxReplicas: 1}], scheduleStrategy: {quotaScope: Workload, whenFull: Wait}}`)
+	own := func(kind, name string) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: name, UID: types.UID(name), Controller: ptr.To(true)}}
+	}
+	meta := func(name, kind, owner string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: own(kind, owner)}
+	}
+	for _, n := range []string{"1", "2"} { // the informers that a take-over waits for
+		w.apply(OwnerSeen{Kind: replicaSetKind, Object: &appsv1.ReplicaSet{ObjectMeta: meta("rs"+n, "Rollout", "ro"+n)}})
+	}
+	w.see(onNode(&corev1.Pod{ObjectMeta: meta("running", "ReplicaSet", "rs1")}, "node-a", "a"))
+	next := &corev1.Pod{ObjectMeta: meta("next", "ReplicaSet", "rs2")}
+	w.see(next)
+	w.expectChoice(next, string(v1beta1.ReasonWorkloadNotObserved))
+	rollouts := schema.GroupKind{Group: "apps", Kind: "Rollout"}
+	w.apply(OwnersListed{Kind: rollouts, Objects: []metav1.Object{
+		&metav1.PartialObjectMetadata{ObjectMeta: meta("ro2", "Fleet", "web")}, &metav1.PartialObjectMetadata{ObjectMeta: meta("ro1", "Fleet", "web")}}})
+	w.expectChoice(next, string(v1beta1.ReasonSubsetsFull))
 }

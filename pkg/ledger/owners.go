@@ -137,6 +137,12 @@ func (o *owner) walk(visit func(*entry), depth int) {
 	}
 }
 
+func (ev OwnersListed) apply(l *Ledger) {
+	for _, object := range ev.Objects {
+		OwnerSeen{Kind: ev.Kind, Object: object}.apply(l)
+	}
+}
+
 func (ev OwnerSeen) apply(l *Ledger) {
 	o := l.owners.of(idOfObject(ev.Kind, ev.Object))
 	wasSeen, had, before := o.seen, o.parent, o.object

@@ -235,8 +235,10 @@ func (c *customWorkloads) watchKind(ctx context.Context, gk schema.GroupKind) er
 	if err := informer.SetTransform(workload.Keep); err != nil {
 		return fmt.Errorf("watching %s: %w", gk, err)
 	}
+	ctx, stop := context.WithCancel(ctx)
 	if !builtIn.Has(gk) { // the scheduler's informers send events of those
-		if _, err := informer.AddEventHandler(ownerEvents(c.tell, gk)); err != nil {
+		if err := followOwners(ctx, informer, c.tell, gk); err != nil {
+			stop()
 			return fmt.Errorf("watching %s: %w", gk, err)
 		}
 	}
@@ -250,9 +252,9 @@ func (c *customWorkloads) watchKind(ctx context.Context, gk schema.GroupKind) er
 		}
 	}
 	if _, err := informer.AddEventHandler(eventsOf(read, func(_, object metav1.Object) { read(object) }, read)); err != nil {
+		stop()
 		return fmt.Errorf("watching %s: %w", gk, err)
 	}
-	ctx, stop := context.WithCancel(ctx)
 	c.mu.Lock()
 	c.kinds[gk].watched, c.kinds[gk].stop = true, stop
 	c.mu.Unlock()

@@ -526,6 +526,7 @@ func TestOwnersOfAKindThatMayNotBeReadAnyMoreEndTheChain(t *testing.T) {
 		if _, err := j.metadata.CreateFake(above, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
+		time.Sleep(time.Second) // in the bubble, for the end of the first list
 		synctest.Wait()
 		j.expectAnswer("no spread", of("other-uid", "below-a-known-one"))
 		held := of("unseen-uid", "held")
@@ -611,4 +612,38 @@ func TestOrdinalsAreReadInTheLatestVersion(t *testing.T) {
 			}
 		})
 	}
+}
+
+// If pods asked between two objects of the first list, they would not know of siblings whose owners come later.
+func TestTheFirstListOfAKindComesInOneEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newTraining(t)
+		second := j.object()
+		second.Name, second.UID = "second", "second-uid"
+		if _, err := j.metadata.CreateFake(second, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		var mu sync.Mutex
+		var events []string
+		tell := j.custom.tell
+		j.custom.tell = func(event ledger.Event) {
+			mu.Lock()
+			switch ev := event.(type) {
+			case ledger.OwnersListed:
+				events = append(events, fmt.Sprintf("%d listed", len(ev.Objects)))
+			case ledger.OwnerSeen:
+				events = append(events, "seen "+ev.Object.GetName())
+			}
+			mu.Unlock()
+			tell(event)
+		}
+		j.spread("older", 1, "kubeflow.org/v1 TFJob", "spec.worker")
+		time.Sleep(time.Second) // in the bubble
+		j.touch("yes")
+		mu.Lock()
+		defer mu.Unlock()
+		if got := strings.Join(events, ", "); got != "2 listed, seen job" {
+			t.Errorf("the ledger was told: %s", got)
+		}
+	})
 }

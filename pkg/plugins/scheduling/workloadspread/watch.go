@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -216,6 +217,68 @@ func ownerEvents(tell func(ledger.Event), kind schema.GroupKind) cache.ResourceE
 		}
 		seen(after)
 	}, func(object metav1.Object) { tell(ledger.OwnerGone{Kind: kind, Object: object}) })
+}
+
+// ownerList passes the first list of a kind to the ledger in one event, and everything later one by one.
+type ownerList struct {
+	tell func(ledger.Event)
+	kind schema.GroupKind
+
+	mu    sync.Mutex
+	first []metav1.Object
+	told  bool
+}
+
+// followOwners makes the ledger follow the objects of a kind from their first list on.
+func followOwners(ctx context.Context, informer cache.SharedIndexInformer, tell func(ledger.Event), kind schema.GroupKind) error {
+	list, later := &ownerList{tell: tell, kind: kind}, ownerEvents(tell, kind)
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(obj any, initial bool) {
+			if object, ok := obj.(metav1.Object); ok && initial && list.collect(object) {
+				return
+			}
+			list.end()
+			later.OnAdd(obj, initial)
+		},
+		UpdateFunc: func(before, after any) {
+			list.end()
+			later.OnUpdate(before, after)
+		},
+		DeleteFunc: func(obj any) {
+			list.end()
+			later.OnDelete(obj)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	go func() {
+		if cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+			list.end()
+		}
+	}()
+	return nil
+}
+
+// collect adds an object of the first list. It is false once the list has ended.
+func (l *ownerList) collect(object metav1.Object) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.told {
+		l.first = append(l.first, object)
+	}
+	return !l.told
+}
+
+// end tells the ledger of the first list, once.
+func (l *ownerList) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.told {
+		l.told = true
+		l.tell(ledger.OwnersListed{Kind: l.kind, Objects: l.first})
+		l.first = nil
+	}
 }
 
 func nodeEvents(b *book) cache.ResourceEventHandler {
