@@ -64,7 +64,7 @@ type WorkloadSpreadSpec struct {
 	// +optional
 	TargetFilter *v1beta1.TargetFilter `json:"targetFilter,omitempty"`
 
-	// Subsets are tried in this order. On scale-down, pods of the last subset are deleted first.
+	// Subsets are tried in this order. Several owners may each apply fields of a subset, by its name. On scale-down, pods of the last subset are deleted first.
 	//
 	// +required
 	// +kubebuilder:validation:MinItems=1
