@@ -147,6 +147,7 @@ func installed(t *testing.T) []client.Object {
 
 // without leaves out the objects of a name, for which the chart has a value, and gives berth-controller the argument that goes with it.
 func without(t *testing.T, name string, args ...string) func([]client.Object) []client.Object {
+	t.Helper()
 	return func(objects []client.Object) []client.Object {
 		find[*appsv1.Deployment](t, objects, "berth-controller").Spec.Template.Spec.Containers[0].Args = args
 		return slices.DeleteFunc(objects, func(object client.Object) bool { return object.GetName() == name })

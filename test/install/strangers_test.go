@@ -21,9 +21,6 @@ import (
 	"github.com/berth-project/berth/pkg/endpoint"
 )
 
-// leaderChange is how long another replica needs to become the leader after the leader has died.
-const leaderChange = 15 * time.Second
-
 // asking makes the API server call the webhook for a protected pod continuously, in several ways at once. It records failures.
 type asking struct {
 	cancel  context.CancelFunc

@@ -186,7 +186,7 @@ func TestAnInvalidUnitedDeploymentIsRefusedWithAllItsErrors(t *testing.T) {
 			[]string{"spec.selector: Required value", "spec.topology.subsets[0].patch.spec.containers[0].imagee", "spec.topology.subsets[0].tolerations[0].operator", "spec.topology.subsets[0].nodeSelectorTerm.matchExpressions[0].operator",
 				"spec.updateStrategy.manualUpdate.partitions[z]"}},
 		"two subsets of a name": {unitedSelector + unitedTemplate + "topology: {subsets: [{name: a}, {name: a}]}", []string{"spec.topology.subsets[1]: Duplicate value"}},
-		"no template": {unitedSelector + "topology: {subsets: [{name: a}]}", []string{"spec.template: Required value: needs one of"}},
+		"no template":           {unitedSelector + "topology: {subsets: [{name: a}]}", []string{"spec.template: Required value: needs one of"}},
 	} {
 		for version := range unitedResources {
 			t.Run(name+" in "+version, func(t *testing.T) {
