@@ -168,12 +168,16 @@ func AdmittedOf(pod *corev1.Pod) *Admitted {
 
 // IsActive is false for a pod that terminates, has succeeded or has failed.
 func IsActive(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+	return pod.DeletionTimestamp == nil && !hasEnded(pod)
 }
 
 // IsEnding is true for a pod on a node that terminates, while its containers may still run. Whether it holds its slot, the spread says.
 func IsEnding(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp != nil && pod.Spec.NodeName != "" && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+	return pod.DeletionTimestamp != nil && pod.Spec.NodeName != "" && !hasEnded(pod)
+}
+
+func hasEnded(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // HoldsSlot is true for a pod on a node that counts against the quota of its subset.

@@ -40,8 +40,7 @@ func (c *Cluster) ServePodWebhook(ctx context.Context, namespace string, patch [
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = fmt.Fprintf(w, answer, uid) // the API server reports an invalid answer
 	}))
-	server.EnableHTTP2 = true
-	server.StartTLS()
+	server.StartTLS() // HTTP/1.1, as Berth's webhooks speak
 	defer func() {
 		if err != nil {
 			server.Close()
