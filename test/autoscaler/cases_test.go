@@ -593,26 +593,7 @@ func TestASubsetThatNoPoolServes(t *testing.T) {
 	s.ownNodes(1, "8")
 	s.open(12, "", "500m")
 	s.expect(map[string]int{"normal": 10, "pending": 2})
-	if err := the.WaitFor(t.Context(), "the pods to say what they wait for", func(ctx context.Context) (string, error) {
-		pods, err := the.Pods(ctx, s.namespace)
-		if err != nil {
-			return "", err
-		}
-		said := 0
-		for i := range pods {
-			for _, c := range pods[i].Status.Conditions {
-				if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable && strings.Contains(c.Message, "elastic: no node belongs to it") {
-					said++
-				}
-			}
-		}
-		if said != 2 {
-			return fmt.Sprintf("%d of 2 pods name the subset", said), nil
-		}
-		return "", nil
-	}); err != nil {
-		t.Fatalf("%v\n%s", err, s.state())
-	}
+	s.expectToSay("elastic: no node belongs to it", 2)
 }
 
 // A template that contradicts all subsets makes no node, and its pods say which subset has none for them.
@@ -622,29 +603,34 @@ func TestATemplateThatContradictsAllSubsets(t *testing.T) {
 	s.nodePool("elastic", "")
 	s.open(0, "", "500m")
 	s.patch("deployments", fmt.Sprintf(`{"spec":{"replicas":2,"template":{"spec":{"nodeSelector":{%q:"elsewhere"}}}}}`, poolLabel))
-	if err := the.WaitFor(t.Context(), "the pods to say why they wait", func(ctx context.Context) (string, error) {
-		pods, err := the.Pods(ctx, s.namespace)
+	s.expectToSay("normal: ", 2)
+	s.expectToStay(map[string]int{"pending": 2}, 20*time.Second)
+	if cpus, err := s.boughtCPUs(t.Context()); err != nil || cpus > 0 {
+		t.Errorf("Karpenter made nodes of %v CPUs for pods that no subset can have (error %v)", cpus, err)
+	}
+}
+
+// expectToSay waits until this many pods say in their condition PodScheduled, as unschedulable, what they wait for.
+func (s *shop) expectToSay(part string, pods int) {
+	s.t.Helper()
+	if err := the.WaitFor(s.t.Context(), "the pods to say what they wait for", func(ctx context.Context) (string, error) {
+		all, err := the.Pods(ctx, s.namespace)
 		if err != nil {
 			return "", err
 		}
 		said := 0
-		for i := range pods {
-			for _, c := range pods[i].Status.Conditions {
-				if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "normal: ") {
-					said++
-				}
+		for i := range all {
+			if slices.ContainsFunc(all[i].Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable && strings.Contains(c.Message, part)
+			}) {
+				said++
 			}
 		}
-		if said != 2 {
-			return fmt.Sprintf("%d of 2 pods name the subset\n%s", said, s.state()), nil
+		if said != pods {
+			return fmt.Sprintf("%d of %d pods do", said, pods), nil
 		}
 		return "", nil
 	}); err != nil {
-		t.Fatalf("%v\n%s", err, s.state())
-	}
-	t.Log(s.state())
-	s.expectToStay(map[string]int{"pending": 2}, 20*time.Second)
-	if cpus, err := s.boughtCPUs(t.Context()); err != nil || cpus > 0 {
-		t.Errorf("Karpenter made nodes of %v CPUs for pods that no subset can have (error %v)", cpus, err)
+		s.t.Fatalf("%v\n%s", err, s.state())
 	}
 }
