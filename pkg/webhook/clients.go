@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"net/http"
@@ -27,7 +28,7 @@ var Protocols = []string{"http/1.1"}
 //
 // A client with a certificate of another authority gets no connection. A client without a certificate gets one, because readiness probes connect
 // without a certificate.
-func newServer(opts Options, synced func() bool, knows func(path string) bool) (web ctrlwebhook.Server, register func(path string, hook http.Handler), err error) {
+func newServer(opts Options, synced func() bool, knows func(ctx context.Context, path string) bool) (web ctrlwebhook.Server, register func(path string, hook http.Handler), err error) {
 	handlers := http.NewServeMux()
 	known := &knownClients{handlers: handlers, synced: synced, knows: knows}
 	options := ctrlwebhook.Options{Host: opts.Host, Port: opts.Port, CertDir: opts.CertDir, CertName: certificate.File, KeyName: certificate.KeyFile, WebhookMux: http.NewServeMux()}
@@ -57,7 +58,8 @@ type knownClients struct {
 	// certified is true if clients are recognized by their certificates, which the connection has verified, and not by their paths.
 	certified bool
 	synced    func() bool
-	knows     func(path string) bool
+	// knows is true for the path of a webhook that the API server calls. It may wait for a moment.
+	knows func(ctx context.Context, path string) bool
 }
 
 func (k *knownClients) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -69,7 +71,7 @@ func (k *knownClients) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refusal = http.StatusUnauthorized
 	case !k.synced():
 		refusal = http.StatusServiceUnavailable
-	case !k.certified && !k.knows(r.URL.Path):
+	case !k.certified && !k.knows(r.Context(), r.URL.Path):
 		refusal = http.StatusNotFound
 	}
 	if refusal != 0 {

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -119,7 +120,7 @@ func servedOnce(t *testing.T, clientCA string, synced func() bool, change ...fun
 		options.TLS = change[0]
 	}
 	web, register, err := newServer(options, synced,
-		func(path string) bool { return path == secretPath })
+		func(_ context.Context, path string) bool { return path == secretPath })
 	if err != nil {
 		t.Fatal(err)
 	}

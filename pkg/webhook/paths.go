@@ -13,6 +13,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -31,6 +32,10 @@ const (
 	keepInterval = 30 * time.Second
 	// retryInterval is the delay before a retry after an error.
 	retryInterval = time.Second
+	// patience is how long a review at an unknown path waits: the API server may see a new path in its watch before this replica does.
+	patience, patienceStep = 2 * time.Second, 20 * time.Millisecond
+	// mostPatient is how many reviews wait at once. It bounds what strangers can make this replica do.
+	mostPatient = 50
 )
 
 // paths maintain the secret paths in the webhook configurations, and know them. The paths are stored nowhere else. Every replica answers at the paths that
@@ -46,6 +51,8 @@ type paths struct {
 	mu sync.Mutex
 	// known are the paths at which this replica answers, and when it last saw each in a configuration. It is nil until the configurations were read.
 	known map[string]time.Time
+	// patient has an item for each review that waits for its path.
+	patient chan struct{}
 }
 
 var (
@@ -55,7 +62,7 @@ var (
 
 // newPaths returns paths that watch webhook configurations in the cache. Start runs the cache.
 func newPaths(configurations cache.Cache, writer client.Writer, now clock.Clock) *paths {
-	return &paths{cache: configurations, cached: configurations, writer: writer, clock: now}
+	return &paths{cache: configurations, cached: configurations, writer: writer, clock: now, patient: make(chan struct{}, mostPatient)}
 }
 
 // NeedLeaderElection is false, because the API server calls every replica.
@@ -178,6 +185,20 @@ func (p *paths) knows(path string) bool {
 		same |= subtle.ConstantTimeCompare([]byte(known), []byte(path))
 	}
 	return same == 1
+}
+
+// soonKnows is knows, but it waits up to patience until a path becomes known.
+func (p *paths) soonKnows(ctx context.Context, path string) bool {
+	if p.knows(path) {
+		return true
+	}
+	select {
+	case p.patient <- struct{}{}:
+	default:
+		return false
+	}
+	defer func() { <-p.patient }()
+	return wait.PollUntilContextTimeout(ctx, patienceStep, patience, true, func(context.Context) (bool, error) { return p.knows(path), nil }) == nil
 }
 
 // learned is true once the configurations were read.

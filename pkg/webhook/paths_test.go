@@ -10,6 +10,7 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -253,6 +254,33 @@ func TestStrangersAreNotAnswered(t *testing.T) {
 		if p.knows(path) {
 			t.Errorf("%q is answered", path)
 		}
+	}
+}
+
+// TestAReviewWaitsForTheWatch of webhook configurations, if the API server has seen the new path before the replica. A stranger's review does not wait long.
+func TestAReviewWaitsForTheWatch(t *testing.T) {
+	c := tell(t)
+	first, late := c.replica(), c.replica()
+	c.keep(first)
+	path := c.expectPaths()["*v1.ValidatingWebhookConfiguration pods.budget.berth.dev"]
+	answered := make(chan bool)
+	for range mostPatient {
+		go func() { answered <- late.soonKnows(t.Context(), path) }()
+	}
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, patience, true, func(context.Context) (bool, error) { return len(late.patient) == mostPatient, nil }); err != nil {
+		t.Fatalf("%d reviews wait", len(late.patient))
+	}
+	if late.soonKnows(t.Context(), path) {
+		t.Error("more reviews wait than may")
+	}
+	c.keep(late)
+	for range mostPatient {
+		if !<-answered {
+			t.Error("a review that waits is refused")
+		}
+	}
+	if late.soonKnows(t.Context(), "/strange"+endpoint.BudgetPods) {
+		t.Error("a stranger is answered")
 	}
 }
 

@@ -128,7 +128,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 		return err
 	}
 	synced := func() bool { return owners.HasSynced() && booked() && asked.learned() }
-	web, register, err := newServer(opts, synced, asked.knows)
+	web, register, err := newServer(opts, synced, asked.soonKnows)
 	if err != nil {
 		return err
 	}
