@@ -9,7 +9,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/budget"
@@ -18,7 +17,8 @@ import (
 
 // budgetValidator validates PodUnavailableBudgets.
 type budgetValidator struct {
-	live client.Reader
+	// budgets are those that the store has.
+	budgets *registry
 }
 
 var _ admission.Validator[*v1beta1.PodUnavailableBudget] = &budgetValidator{}
@@ -63,9 +63,11 @@ func (v *budgetValidator) validate(ctx context.Context, pub *v1beta1.PodUnavaila
 	if err != nil {
 		return warnings, err
 	}
-	var others v1beta1.PodUnavailableBudgetList
-	if err := v.live.List(ctx, &others, client.InNamespace(pub.Namespace)); err != nil {
-		err = fmt.Errorf("listing the budgets of namespace %s: %w", pub.Namespace, err)
+	others, err := v.budgets.ask(ctx, pub.Namespace).wait(ctx)
+	if ctx.Err() != nil {
+		return warnings, timedOut(ctx, pub.Namespace)
+	}
+	if err != nil {
 		if after, passing := passes(err); passing {
 			return warnings, apierrors.NewTooManyRequests(err.Error(), int(after/time.Second))
 		}
@@ -76,8 +78,8 @@ func (v *budgetValidator) validate(ctx context.Context, pub *v1beta1.PodUnavaila
 			fmt.Errorf("namespace %s has %d PodUnavailableBudgets, and at most %d are allowed: let a budget cover more pods, or delete some", pub.Namespace, len(others.Items), maxBudgets))
 	}
 	for i := range others.Items {
-		if err := ctx.Err(); err != nil {
-			return warnings, apierrors.NewTimeoutError(fmt.Sprintf("comparing with the %d budgets of namespace %s: %v", len(others.Items), pub.Namespace, err), 1)
+		if ctx.Err() != nil {
+			return warnings, timedOut(ctx, pub.Namespace)
 		}
 		other := &others.Items[i]
 		if other.Name == pub.Name || other.DeletionTimestamp != nil {
@@ -89,6 +91,10 @@ func (v *budgetValidator) validate(ctx context.Context, pub *v1beta1.PodUnavaila
 		}
 	}
 	return warnings, nil
+}
+
+func timedOut(ctx context.Context, namespace string) error {
+	return apierrors.NewTimeoutError(fmt.Sprintf("comparing with the other budgets of namespace %s: %v", namespace, ctx.Err()), 1)
 }
 
 // tooLarge refuses a selector with more than maxRequirements, or more than maxSelector keys and values. Nil has none.

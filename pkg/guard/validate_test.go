@@ -33,7 +33,7 @@ func selecting(name string, from, values int) *v1beta1.PodUnavailableBudget {
 
 func TestAHugeSelector(t *testing.T) {
 	t.Run("is refused by its size", func(t *testing.T) {
-		v := budgetValidator{live: cluster(t, 0, interceptor.Funcs{})}
+		v := budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{}), committed)}
 		if _, err := v.ValidateCreate(t.Context(), selecting("huge", 0, maxSelector)); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "1 requirements with 201 keys and values, and at most 20 and 200 are allowed") {
 			t.Errorf("got %v", err)
 		}
@@ -50,7 +50,7 @@ func TestAHugeSelector(t *testing.T) {
 		}
 	})
 	t.Run("that exists already keeps nobody from labelling its budget", func(t *testing.T) {
-		v := budgetValidator{live: cluster(t, 0, interceptor.Funcs{})}
+		v := budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{}), committed)}
 		old, labelled := selecting("huge", 0, 2*maxSelector), selecting("huge", 0, 2*maxSelector)
 		labelled.Labels = map[string]string{"team": "shop"}
 		labelled.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(2))
@@ -60,10 +60,10 @@ func TestAHugeSelector(t *testing.T) {
 	})
 	t.Run("is not compared for longer than somebody waits", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		v := budgetValidator{live: cluster(t, 0, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		v := budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			defer cancel()
 			return c.List(ctx, list, opts...)
-		}})}
+		}}), committed)}
 		if _, err := v.ValidateCreate(ctx, selecting("large", 0, 10)); !apierrors.IsTimeout(err) {
 			t.Errorf("got %v", err)
 		}
@@ -72,12 +72,12 @@ func TestAHugeSelector(t *testing.T) {
 
 func TestANamespaceHasSoManyBudgets(t *testing.T) {
 	there := maxBudgets - 1
-	v := budgetValidator{live: cluster(t, 0, interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+	v := budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
 		for i := range there {
 			list.(*v1beta1.PodUnavailableBudgetList).Items = append(list.(*v1beta1.PodUnavailableBudgetList).Items, *selecting(fmt.Sprint("b", i), i, 1))
 		}
 		return nil
-	}})}
+	}}), committed)}
 	if _, err := v.ValidateCreate(t.Context(), selecting("last", there, 1)); err != nil {
 		t.Errorf("got %v", err)
 	}
@@ -99,7 +99,7 @@ func TestABudgetThatCannotBeCompared(t *testing.T) {
 		"until somebody gives it the right": {apierrors.NewForbidden(v1beta1.Resource.GroupResource(), "", errors.New("no rule")), http.StatusInternalServerError, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := budgetValidator{live: cluster(t, 0, interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return tc.err }})}
+			v := budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return tc.err }}), committed)}
 			_, err := v.ValidateCreate(t.Context(), selecting("web", 0, 1))
 			var status apierrors.APIStatus
 			if !errors.As(err, &status) {
