@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -16,7 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// audited counts the requests of a user in a namespace by verb and resource, from the API server's audit log. It does not count events.
+// audited counts the requests of a user in a namespace by verb and resource, from the API server's audit log. A request that failed has its code too. It does
+// not count events.
 func audited(t *testing.T, user, namespace string) map[string]int {
 	t.Helper()
 	file, err := os.Open(the.Sandbox.AuditLog())
@@ -33,16 +35,21 @@ func audited(t *testing.T, user, namespace string) map[string]int {
 			continue // the log has hundreds of thousands of requests of other tests, and decoding them takes minutes
 		}
 		var entry struct {
-			Stage, Verb string
-			User        struct{ Username string }
-			ObjectRef   struct{ Resource, Subresource, Namespace string }
+			Stage, Verb    string
+			User           struct{ Username string }
+			ObjectRef      struct{ Resource, Subresource, Namespace string }
+			ResponseStatus struct{ Code int }
 		}
 		if err := json.Unmarshal(lines.Bytes(), &entry); err != nil {
 			continue // the API server may still be writing the last line
 		}
 		ref := entry.ObjectRef
 		if entry.Stage == "ResponseComplete" && entry.User.Username == user && ref.Namespace == namespace && ref.Resource != "events" {
-			counts[fmt.Sprintf("%s %s/%s", entry.Verb, ref.Resource, ref.Subresource)]++
+			request := fmt.Sprintf("%s %s/%s", entry.Verb, ref.Resource, ref.Subresource)
+			if code := entry.ResponseStatus.Code; code >= http.StatusBadRequest {
+				request = fmt.Sprint(request, " ", code)
+			}
+			counts[request]++
 		}
 	}
 	if err := lines.Err(); err != nil {
