@@ -44,6 +44,9 @@ type Cycle struct {
 	unread []*spread
 	// paused are the spreads whose pods stay, by namespace, whether they can be used or not.
 	paused map[string][]paused
+	// placed are the pods of all spreads, and alone are nodes that are the only one; both are nil until ComesBack needs them.
+	placed map[types.UID]placed
+	alone  map[shared]string
 	// telling writes events. It returns the first that could not be written.
 	telling errgroup.Group
 }
@@ -55,6 +58,8 @@ type spread struct {
 	pods   map[types.UID]*corev1.Pod
 	// refused are shapes of pods for which a subset was found to have no room; see rooms.go.
 	refused map[string]bool
+	// tally of the pods, nil until ComesBack needs it.
+	tally *subset.Tally
 	// lines are what was decided about the spread and is not in the report yet.
 	lines []Line
 	// ordinals of the workload, if its kind hides them.

@@ -16,4 +16,7 @@ type Args struct {
 	Namespaces *settings.Namespaces `json:"namespaces,omitempty"`
 	// IgnoreBudgets leaves budgets to the API server, which is then asked about every pod.
 	IgnoreBudgets bool `json:"ignoreBudgets,omitempty"`
+	// IgnoreReturn lets pods go although their replacements come back to the same node, because it is the only one of their subset. Strategies that renew
+	// pods want that, for instance PodLifeTime.
+	IgnoreReturn bool `json:"ignoreReturn,omitempty"`
 }

@@ -25,6 +25,7 @@ type Plugin struct {
 	look             func() (look, error)
 	include, exclude sets.Set[string]
 	ignoreBudgets    bool
+	ignoreReturn     bool
 }
 
 // look is what a cycle knows about pods.
@@ -33,6 +34,8 @@ type look interface {
 	IsPaused(pod *corev1.Pod) bool
 	// Spares is true if the budgets of a pod have room for its eviction.
 	Spares(pod *corev1.Pod) bool
+	// ComesBack is true if the pod's replacement would go to the same node.
+	ComesBack(pod *corev1.Pod) bool
 }
 
 var _ frameworktypes.EvictorPlugin = &Plugin{}
@@ -54,7 +57,7 @@ func newPlugin(obj runtime.Object, current func() (look, error)) (*Plugin, error
 	if !ok {
 		return nil, fmt.Errorf("%s: want %T, got %T", Name, args, obj)
 	}
-	p := &Plugin{look: current, ignoreBudgets: args.IgnoreBudgets}
+	p := &Plugin{look: current, ignoreBudgets: args.IgnoreBudgets, ignoreReturn: args.IgnoreReturn}
 	if args.Namespaces != nil {
 		p.include, p.exclude = sets.New(args.Namespaces.Include...), sets.New(args.Namespaces.Exclude...)
 	}
@@ -64,25 +67,26 @@ func newPlugin(obj runtime.Object, current func() (look, error)) (*Plugin, error
 // Name of the plugin.
 func (p *Plugin) Name() string { return Name }
 
-// Filter is false for pods that must not be evicted, whose spread is paused, or whose budgets have no room now. Failed pods may be removed.
+// Filter is false for pods that must not be evicted, whose spread is paused, whose budgets have no room now, or whose replacements come back to the same node.
+// Failed pods may be removed.
 func (p *Plugin) Filter(pod *corev1.Pod) bool {
 	return !p.looksAt(pod) || (cycle.Evictable(pod) || cycle.Removable(pod)) && p.passes(pod)
 }
 
-// PreEvictionFilter is false if the pod's spread is paused or a budget has no room for the pod. It takes no room: strategies of the framework call it
+// PreEvictionFilter is false if the pod's spread is paused, a budget has no room for the pod, or its replacement comes back to the same node. It takes no room: strategies of the framework call it
 // for all pods of a node, and evict few of them.
 func (p *Plugin) PreEvictionFilter(pod *corev1.Pod) bool {
 	return !p.looksAt(pod) || p.passes(pod)
 }
 
-// passes checks the spread of a pod and its budgets.
+// passes checks the spread of a pod, its budgets and its subset.
 func (p *Plugin) passes(pod *corev1.Pod) bool {
 	current, err := p.look()
 	if err != nil {
 		klog.Background().Error(err, "Keeping a pod, because spreads and budgets are not known", "pod", klog.KObj(pod))
 		return false
 	}
-	return !current.IsPaused(pod) && (p.ignoreBudgets || current.Spares(pod))
+	return !current.IsPaused(pod) && (p.ignoreBudgets || current.Spares(pod)) && (p.ignoreReturn || cycle.Removable(pod) || !current.ComesBack(pod))
 }
 
 func (p *Plugin) looksAt(pod *corev1.Pod) bool {

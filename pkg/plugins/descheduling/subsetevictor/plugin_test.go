@@ -25,6 +25,9 @@ type room struct{ left int }
 
 func (r *room) IsPaused(pod *corev1.Pod) bool { return pod.Labels["app"] == "paused" }
 
+// ComesBack is true for a pod of the spread "alone".
+func (r *room) ComesBack(pod *corev1.Pod) bool { return pod.Labels["app"] == "alone" }
+
 func (r *room) Spares(*corev1.Pod) bool { return r.left > 0 }
 func (r *room) Spare(pod *corev1.Pod) bool {
 	if !r.Spares(pod) {
@@ -60,6 +63,7 @@ func pod(change func(*corev1.Pod)) *corev1.Pod {
 
 func TestWhatItKeeps(t *testing.T) {
 	ofPaused := func(p *corev1.Pod) { p.Labels = map[string]string{"app": "paused"} }
+	alone := func(p *corev1.Pod) { p.Labels = map[string]string{"app": "alone"} }
 	bare := func(p *corev1.Pod) { p.OwnerReferences = nil }
 	failed := func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }
 	asksToStay := func(p *corev1.Pod) {
@@ -71,22 +75,25 @@ func TestWhatItKeeps(t *testing.T) {
 		change func(*corev1.Pod)
 		want   bool
 	}{
-		"a pod passes while its budget has room":       {args: "{}", left: 1, want: true},
-		"it is kept when there is none":                {args: "{}"},
-		"but not if budgets are to be ignored":         {args: "{ignoreBudgets: true}", want: true},
-		"a pod that nothing would make anew is kept":   {args: "{ignoreBudgets: true}", change: bare},
-		"unless it is in a namespace that is excluded": {args: "{namespaces: {exclude: [shop]}}", change: bare, want: true},
-		"or in none of those that are included":        {args: "{namespaces: {include: [elsewhere]}}", change: bare, want: true},
-		"in one that is included it is kept":           {args: "{namespaces: {include: [shop]}}", left: 1, change: bare},
-		"a pod that asks to stay is kept":              {args: "{}", left: 1, change: asksToStay},
-		"a pod of a paused spread is kept":             {args: "{}", left: 1, change: ofPaused},
-		"also if budgets are to be ignored":            {args: "{ignoreBudgets: true}", change: ofPaused},
-		"a failed pod is not":                          {args: "{}", left: 1, change: failed, want: true},
-		"not even a bare one":                          {args: "{}", left: 1, change: func(p *corev1.Pod) { failed(p); bare(p) }, want: true},
-		"but one of a paused spread is":                {args: "{}", left: 1, change: func(p *corev1.Pod) { failed(p); ofPaused(p) }},
-		"and one that asks to stay":                    {args: "{}", left: 1, change: func(p *corev1.Pod) { failed(p); asksToStay(p) }},
-		"a completed pod is kept":                      {args: "{}", left: 1, change: func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }},
-		"a pod of a DaemonSet is kept":                 {args: "{}", left: 1, change: func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }},
+		"a pod passes while its budget has room":              {args: "{}", left: 1, want: true},
+		"it is kept when there is none":                       {args: "{}"},
+		"but not if budgets are to be ignored":                {args: "{ignoreBudgets: true}", want: true},
+		"a pod that nothing would make anew is kept":          {args: "{ignoreBudgets: true}", change: bare},
+		"unless it is in a namespace that is excluded":        {args: "{namespaces: {exclude: [shop]}}", change: bare, want: true},
+		"or in none of those that are included":               {args: "{namespaces: {include: [elsewhere]}}", change: bare, want: true},
+		"in one that is included it is kept":                  {args: "{namespaces: {include: [shop]}}", left: 1, change: bare},
+		"a pod that asks to stay is kept":                     {args: "{}", left: 1, change: asksToStay},
+		"a pod of a paused spread is kept":                    {args: "{}", left: 1, change: ofPaused},
+		"also if budgets are to be ignored":                   {args: "{ignoreBudgets: true}", change: ofPaused},
+		"a pod whose next one comes back to its node is kept": {args: "{}", left: 1, change: alone},
+		"unless returns are to be ignored":                    {args: "{ignoreReturn: true}", left: 1, change: alone, want: true},
+		"a failed one goes":                                   {args: "{}", left: 1, change: func(p *corev1.Pod) { failed(p); alone(p) }, want: true},
+		"a failed pod is not":                                 {args: "{}", left: 1, change: failed, want: true},
+		"not even a bare one":                                 {args: "{}", left: 1, change: func(p *corev1.Pod) { failed(p); bare(p) }, want: true},
+		"but one of a paused spread is":                       {args: "{}", left: 1, change: func(p *corev1.Pod) { failed(p); ofPaused(p) }},
+		"and one that asks to stay":                           {args: "{}", left: 1, change: func(p *corev1.Pod) { failed(p); asksToStay(p) }},
+		"a completed pod is kept":                             {args: "{}", left: 1, change: func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }},
+		"a pod of a DaemonSet is kept":                        {args: "{}", left: 1, change: func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
