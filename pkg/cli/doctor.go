@@ -77,6 +77,7 @@ var checks = []check{
 	{"one controller", checkWriters},
 	{"spreads", checkSpreads},
 	{"node autoscaler", checkAutoscaler},
+	{"shared nodes", checkSharedNodes},
 	{"budgets", checkBudgets},
 }
 
@@ -438,21 +439,57 @@ func checkWriters(ctx context.Context, c *console.Cluster) (string, []string, er
 	if err != nil {
 		return "", nil, err
 	}
-	var told corev1.EventList
-	if err := c.List(ctx, &told, client.MatchingFields{"reason": string(v1beta1.ReasonTwoControllers)}); err != nil {
+	told, err := recentEvents(ctx, c, string(v1beta1.ReasonTwoControllers))
+	if err != nil {
 		return "", nil, err
 	}
-	for i := range told.Items {
-		event := &told.Items[i]
-		last := event.EventTime.Time
-		if event.Series != nil {
-			last = event.Series.LastObservedTime.Time
-		}
-		if now().Sub(last) < recent {
-			found = append(found, fmt.Sprintf("%s %s/%s: %s", event.InvolvedObject.Kind, event.InvolvedObject.Namespace, event.InvolvedObject.Name, event.Message))
-		}
+	for i := range told {
+		event := &told[i]
+		found = append(found, fmt.Sprintf("%s %s/%s: %s", event.InvolvedObject.Kind, event.InvolvedObject.Namespace, event.InvolvedObject.Name, event.Message))
 	}
 	return "nobody else writes the status of spreads and budgets", found, nil
+}
+
+// recentEvents are those with a reason that still say something about the present.
+func recentEvents(ctx context.Context, c *console.Cluster, reason string) ([]corev1.Event, error) {
+	var list corev1.EventList
+	if err := c.List(ctx, &list, client.MatchingFields{"reason": reason}); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(list.Items, func(event corev1.Event) bool {
+		last := event.LastTimestamp.Time // of recorders of the old kind, as the kubelet has
+		switch {
+		case event.Series != nil:
+			last = event.Series.LastObservedTime.Time
+		case !event.EventTime.IsZero():
+			last = event.EventTime.Time
+		}
+		return now().Sub(last) >= recent
+	}), nil
+}
+
+// checkSharedNodes says where a kubelet refused a pod because its node had been given away already: two schedulers bind to it.
+func checkSharedNodes(ctx context.Context, c *console.Cluster) (string, []string, error) {
+	nodes, refused := sets.New[string](), 0
+	for _, reason := range []string{"OutOfcpu", "OutOfmemory", "OutOfephemeral-storage", "OutOfpods"} {
+		events, err := recentEvents(ctx, c, reason)
+		if err != nil {
+			return "", nil, err
+		}
+		for i := range events {
+			nodes.Insert(events[i].Source.Host)
+		}
+		refused += len(events)
+	}
+	if refused == 0 {
+		return "no kubelet refused a pod for lack of room", nil, nil
+	}
+	names := sets.List(nodes)
+	if len(names) > 5 {
+		names = append(names[:5], "…")
+	}
+	return "", []string{fmt.Sprintf("kubelets refused %s for lack of room (%s), so two schedulers bind to these nodes: give the pods of spreads nodes of their own, or name Berth's scheduler in the templates "+
+		"of all workloads that use these nodes", console.Count(refused, "pod"), strings.Join(names, ", "))}, nil
 }
 
 // otherWriters are the objects whose status another program writes now.

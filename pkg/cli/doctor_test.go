@@ -320,6 +320,13 @@ func TestDoctor(t *testing.T) {
 			}
 			return append(objects, spread)
 		}, want: []string{"one controller problem: kruise-manager writes the status too"}},
+		"two schedulers fill a node": {change: func(objects []client.Object) []client.Object {
+			refused := func(node string, age time.Duration) *corev1.Event {
+				return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: node}, Reason: "OutOfcpu", Source: corev1.EventSource{Component: "kubelet", Host: node},
+					LastTimestamp: metav1.NewTime(time.Now().Add(-age)), InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: "web-1"}}
+			}
+			return append(objects, refused("node-1", time.Minute), refused("node-2", time.Hour))
+		}, want: []string{"shared nodes problem: kubelets refused 1 pod for lack of room (node-1), so two schedulers bind to these nodes"}},
 		"another controller, of which an event tells": {change: func(objects []client.Object) []client.Object {
 			event := func(name string, age time.Duration) *corev1.Event {
 				return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Reason: "TwoControllers", Message: name + " writes the status too",
@@ -340,7 +347,7 @@ func TestDoctor(t *testing.T) {
 		}, want: []string{"spreads problem: /web: PodsNotAdmitted: the webhook is down"}},
 		"no rights": {funcs: interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
 			return apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no"))
-		}}, want: []string{"definitions unknown: ask for a role", "conversion unknown: ask for a role", "webhooks unknown: ask", "versions unknown: ask", "deployments unknown: ask", "scheduler unknown: ask", "one controller unknown: ask", "spreads unknown: ask", "node autoscaler unknown: ask", "budgets unknown: ask"}},
+		}}, want: []string{"definitions unknown: ask for a role", "conversion unknown: ask for a role", "webhooks unknown: ask", "versions unknown: ask", "deployments unknown: ask", "scheduler unknown: ask", "one controller unknown: ask", "spreads unknown: ask", "node autoscaler unknown: ask", "shared nodes unknown: ask", "budgets unknown: ask"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := installed(t)
