@@ -72,7 +72,7 @@ func TestCosts(t *testing.T) {
 }
 
 func TestCostsOfOneSubsetDoNotDependOnTheRevision(t *testing.T) {
-	for name, limit := range map[string]string{"no limit": "", "a count": ", maxReplicas: 2"} {
+	for name, limit := range map[string]string{"no limit": "", "a count": ", maxReplicas: 3"} {
 		t.Run(name, func(t *testing.T) {
 			policy := compile(t, "subsets: [{name: a"+limit+"}]\ntargetRef: {apiVersion: apps.kruise.io/v1beta1, kind: CloneSet, name: web}")
 			want := map[string]int32{"clone-1a0": 100, "clone-1a1": 100, "clone-2a0": 100, "clone-10": -200}

@@ -12,11 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // None is the index of no subset.
@@ -219,14 +221,14 @@ func Compile(spread *v1beta1.WorkloadSpread, path *field.Path) (*Policy, field.E
 	policy := &Policy{
 		Kruise:    CompatibilityOf(spread) == v1beta1.CompatibleWithKruise,
 		Strategy:  withDefault(spec.ScheduleStrategy.Type, v1beta1.FixedScheduleStrategy),
-		Scope:     withDefault(spec.ScheduleStrategy.QuotaScope, v1beta1.RevisionQuotaScope),
+		Scope:     withDefault(spec.ScheduleStrategy.QuotaScope, defaultScope(&spec.TargetReference)),
 		WhenFull:  withDefault(spec.ScheduleStrategy.WhenFull, v1beta1.WhenFullSchedule),
 		Binding:   withDefault(spec.ScheduleStrategy.Binding, v1beta1.AutoBinding),
 		PodGroups: withDefault(spec.ScheduleStrategy.PodGroups, v1beta1.PodGroupsTogether),
 		Adaptive:  compileAdaptive(spec.ScheduleStrategy.Adaptive),
 	}
 	policy.CountsEnding = spec.ScheduleStrategy.PodReplacementPolicy == v1beta1.TerminationComplete ||
-		spec.ScheduleStrategy.PodReplacementPolicy == "" && policy.Scope == v1beta1.WorkloadQuotaScope && policy.WhenFull == v1beta1.WhenFullWait
+		spec.ScheduleStrategy.PodReplacementPolicy == "" && spec.ScheduleStrategy.QuotaScope == v1beta1.WorkloadQuotaScope && policy.WhenFull == v1beta1.WhenFullWait
 	errs = append(errs, validateTarget(&spec.TargetReference, path.Child("targetRef"))...)
 	errs = append(errs, validateStrategy(policy, &spec.ScheduleStrategy, path.Child("scheduleStrategy"))...)
 
@@ -283,6 +285,18 @@ func (p *Policy) shareByPercent() {
 		p.Subsets[i].Weight = p.Subsets[i].Limit.value
 	}
 }
+
+// defaultScope is Revision for workloads that give each revision pods of its own: the built-in kinds and Rollouts of Argo. Others may update pods in place.
+// Their pods change the revision without a bind, so only a quota over all revisions holds.
+func defaultScope(target *v1beta1.TargetReference) v1beta1.QuotaScope {
+	kind := schema.FromAPIVersionAndKind(target.APIVersion, target.Kind).GroupKind()
+	if _, builtIn := workload.BuiltIn(kind); builtIn || kind == rollout {
+		return v1beta1.RevisionQuotaScope
+	}
+	return v1beta1.WorkloadQuotaScope
+}
+
+var rollout = schema.GroupKind{Group: "argoproj.io", Kind: "Rollout"}
 
 func withDefault[T ~string](value, def T) T {
 	if value == "" {

@@ -174,6 +174,26 @@ func TestCompileDefaults(t *testing.T) {
 	}
 }
 
+// TestQuotasOfWorkloadsThatUpdateInPlace count all revisions, unless the spread says otherwise: no bind counts a pod that changes its revision in place.
+func TestQuotasOfWorkloadsThatUpdateInPlace(t *testing.T) {
+	for target, want := range map[string]v1beta1.QuotaScope{
+		"apps/v1, kind: Deployment":                 v1beta1.RevisionQuotaScope,
+		"apps/v1, kind: StatefulSet":                v1beta1.RevisionQuotaScope,
+		"argoproj.io/v1alpha1, kind: Rollout":       v1beta1.RevisionQuotaScope,
+		"apps.kruise.io/v1alpha1, kind: CloneSet":   v1beta1.WorkloadQuotaScope,
+		"apps.kruise.io/v1beta1, kind: StatefulSet": v1beta1.WorkloadQuotaScope,
+		"example.com/v1, kind: Deployment":          v1beta1.WorkloadQuotaScope,
+	} {
+		reference := "targetRef: {apiVersion: " + target + ", name: web}\nsubsets: [{name: a}]\n"
+		if got := compile(t, reference).Scope; got != want {
+			t.Errorf("%s: got %s, want %s", target, got, want)
+		}
+		if got := compile(t, reference+"scheduleStrategy: {quotaScope: Revision}").Scope; got != v1beta1.RevisionQuotaScope {
+			t.Errorf("%s: the spread says Revision, got %s", target, got)
+		}
+	}
+}
+
 func TestQuotaRoundsPercentagesUp(t *testing.T) {
 	tests := []struct {
 		percent, replicas, want int32

@@ -270,8 +270,9 @@ type ScheduleStrategy struct {
 	// +kubebuilder:validation:Pattern=`^(Auto|Late|Early|Gated)$`
 	Binding BindingMode `json:"binding,omitempty"`
 
-	// QuotaScope is Revision (default): each rollout revision is counted by itself, so that a rolling update ends in the same layout. Or Workload: a
-	// hard total over all revisions, for licences, addresses or bandwidth. (Berth)
+	// QuotaScope is Revision: each rollout revision is counted by itself, so that a rolling update ends in the same layout. Or Workload: a hard total over
+	// all revisions, for licences, addresses or bandwidth. The default is Revision for the kinds of Kubernetes and for Rollouts of Argo, and Workload for
+	// others, for instance CloneSets: their pods change the revision in place. (Berth)
 	//
 	// +optional
 	// +kubebuilder:validation:Pattern=`^(Revision|Workload)$`
@@ -285,7 +286,7 @@ type ScheduleStrategy struct {
 
 	// PodReplacementPolicy says when the slot of a deleted pod is free: TerminationStarted, when its deletion begins, although its containers may run for
 	// some time; or TerminationComplete, when the pod is gone or all of its containers have ended. A pod on a lost node then holds its slot until somebody
-	// deletes the node. Empty means TerminationComplete if quotaScope is Workload and whenFull is Wait, and else TerminationStarted. (Berth)
+	// deletes the node. Empty means TerminationComplete if the spread has quotaScope: Workload and whenFull: Wait, and else TerminationStarted. (Berth)
 	//
 	// +optional
 	// +kubebuilder:validation:Pattern=`^(TerminationStarted|TerminationComplete)$`
