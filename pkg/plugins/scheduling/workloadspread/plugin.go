@@ -186,6 +186,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 		owners: custom,
 		ledger: ledger.New(args.ObservationTimeout), inFlight: map[types.UID]bool{}, held: map[types.UID]*heldPod{},
 	}
+	exposeMetrics(c.book) // before anything counts
 	custom.tell = func(event ledger.Event) { c.book.apply(event) }
 	listeners, err := watch(ctx, c.book, factory, spreads, listOneSpread(custom.dynamic, handle.ClientSet().Discovery()))
 	if err != nil {
@@ -201,7 +202,6 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 	}
 	go c.budgets.run(ctx, handle.ClientSet().Discovery(), pubs)
 	go wait.UntilWithContext(ctx, func(context.Context) { c.book.audit() }, ledger.AuditInterval)
-	exposeMetrics(c.book)
 	c.takeover = newTakeover(clock.RealClock{}, c.lease, handle.ClientSet(), custom.metadata, c.book, listeners)
 	c.binds = newBinds(ctx, handle.ClientSet(), c.book, args.BindTimeout)
 	c.opener = newOpener(ctx, handle.ClientSet(), c.book, c.latest, c.lease, args.BindTimeout)
