@@ -8,7 +8,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
@@ -35,14 +38,24 @@ func slotHistory(t rapid.TB, h *worlds.History) {
 	if h.Pick("late", "early") == "early" {
 		spec, picks = strings.Replace(late, "{whenFull", "{binding: Early, whenFull", 1), []string{"anywhere", "in none", "in a", "in b", "in c", "in c"}
 	}
-	updates := h.Yes("updates", 4) // updates in place may put a revision over its quota
-	together := updates && h.Yes("all revisions together", 2)
-	if together {
-		spec = strings.Replace(spec, "whenFull", "quotaScope: Workload, podReplacementPolicy: TerminationStarted, whenFull", 1)
+	updates := h.Yes("updates", 4) // updates in place may put a revision of a Deployment over its quota
+	target := deploymentKind
+	ofCloneSet := updates && h.Yes("of a CloneSet", 2)
+	if ofCloneSet {
+		target = schema.GroupKind{Group: v1beta1.GroupName, Kind: "CloneSet"}
+		w.apply(OwnerSeen{Kind: target, Object: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "clone-uid"}}})
+		rs := replicaSet("rs-uid")
+		rs.OwnerReferences = []metav1.OwnerReference{{APIVersion: v1beta1.GroupVersion.String(), Kind: target.Kind, Name: "web", UID: "clone-uid", Controller: ptr.To(true)}}
+		w.apply(OwnerSeen{Kind: replicaSetKind, Object: rs})
+	}
+	seeSpread := func(generation int64, spec string) {
+		object := spreadObject(t, "web", generation, target.Kind, "web", spec)
+		object.Spec.TargetReference.APIVersion = target.Group + "/v1"
+		w.apply(SpreadSeen{Spread: object})
 	}
 	withoutA := strings.Replace(spec, "{name: a, maxReplicas: 2}, ", "", 1)
 	generation := int64(1)
-	w.spread(generation, spec)
+	seeSpread(generation, spec)
 	var pods []*corev1.Pod
 	decided := map[types.UID]*Decision{}
 	shown := map[types.UID]bool{} // an event has shown the pod on its node
@@ -134,16 +147,16 @@ func slotHistory(t rapid.TB, h *worlds.History) {
 			generation++
 			switch a := w.ledger.byName[spreadKey]; {
 			case a == nil || a.policy == nil || len(a.policy.Subsets) < len(names):
-				w.spread(generation, map[string]string{"as it was": spec, "without a": withoutA}[h.Pick("as it was", "as it was", "without a")])
+				seeSpread(generation, map[string]string{"as it was": spec, "without a": withoutA}[h.Pick("as it was", "as it was", "without a")])
 			case !h.Yes("really", 20): // so that some pods wait
 			default:
 				switch h.Pick("deleted", "without a", "broken") {
 				case "deleted":
 					w.spreadGone()
 				case "without a":
-					w.spread(generation, withoutA)
+					seeSpread(generation, withoutA)
 				default:
-					w.spread(generation, `subsets: [{name: a, maxReplicas: -1}]`)
+					seeSpread(generation, `subsets: [{name: a, maxReplicas: -1}]`)
 				}
 			}
 		case "another plugin refuses":
@@ -183,7 +196,7 @@ func slotHistory(t rapid.TB, h *worlds.History) {
 		}
 		for i, name := range names {
 			for scope, count := range counted {
-				if got := a.tally.Kept(scope).At(i); got != count[i] || got > quota[i] && (together || !updates) {
+				if got := a.tally.Kept(scope).At(i); got != count[i] || got > quota[i] && (ofCloneSet || !updates) {
 					t.Fatalf("step %d: subset %s tallies %d of %s, holds %d, quota %d", step, name, got, scope, count[i], quota[i])
 				}
 			}
@@ -210,7 +223,7 @@ func slotHistory(t rapid.TB, h *worlds.History) {
 			}
 		}
 	}
-	w.spread(generation+1, spec)
+	seeSpread(generation+1, spec)
 	for _, pod := range pods {
 		w.delete(pod)
 	}
