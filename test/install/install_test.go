@@ -556,7 +556,7 @@ func TestInstallWithKustomize(t *testing.T) {
 	expectNothingForbidden(t, c.AuditLog())
 
 	pods := c.leavePending(t)
-	c.kubectl(t, "-n", berthSystem, "scale", "deployment", "--all", "--replicas=0") // it is dead when it is removed. With Helm it lives
+	c.kubectl(t, "-n", berthSystem, "scale", "deployment", "--all", "--replicas=0") // it is dead when it is removed
 	waitFor(t, "no pod of Berth", func(context.Context) (string, error) {
 		return c.kubectl(t, "-n", berthSystem, "get", "pods", "-l", "app.kubernetes.io/component in (scheduler, controller, united)", "-o", "name"), nil
 	})
@@ -616,6 +616,7 @@ func TestInstallWithHelm(t *testing.T) {
 	expectNothingForbidden(t, c.AuditLog())
 
 	pods := c.leavePending(t)
+	k.kill(t) // TestUpgradeFromThePreviousVersion removes Berth while it runs
 	c.documented(t, "helm uninstall berth --namespace kube-system", "--wait", "--timeout", "80s")
 	c.expectGone(t, pods)
 	if got := c.kubectl(t, "get", "workloadspreads", "-o", "name"); !strings.Contains(got, "/api") {

@@ -43,6 +43,8 @@ type kubelet struct {
 
 	mu   sync.Mutex
 	pods map[types.UID]*process
+	// dead is true from kill to revive: no process starts.
+	dead bool
 	// programOf is where the program of an image is, see use.
 	programOf func(ctx context.Context, image string) (string, error)
 }
@@ -63,7 +65,9 @@ type process struct {
 	work    string
 	logPath string
 	stop    context.CancelFunc
-	exited  chan struct{}
+	// kill sends SIGKILL.
+	kill   func() error
+	exited chan struct{}
 	// err is the result of the process. Read it only after exited.
 	err error
 }
@@ -128,8 +132,9 @@ func (k *kubelet) consider(ctx context.Context, pod *corev1.Pod) error {
 	}
 	k.mu.Lock()
 	_, known := k.pods[pod.UID]
+	dead := k.dead
 	k.mu.Unlock()
-	if known || pod.Spec.NodeName == "" {
+	if known || dead || pod.Spec.NodeName == "" {
 		return nil
 	}
 	p, err := k.start(ctx, pod)
@@ -138,8 +143,36 @@ func (k *kubelet) consider(ctx context.Context, pod *corev1.Pod) error {
 	}
 	k.mu.Lock()
 	k.pods[pod.UID] = p
+	dead = k.dead
 	k.mu.Unlock()
+	if dead {
+		return p.kill()
+	}
 	return nil
+}
+
+// kill kills all processes at once, and starts none until revive. Their pods stay, and the cluster takes them for running.
+func (k *kubelet) kill(t *testing.T) {
+	t.Helper()
+	k.mu.Lock()
+	k.dead = true
+	all := maps.Clone(k.pods)
+	k.mu.Unlock()
+	for _, p := range all {
+		if err := p.kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Error(err)
+		}
+	}
+	for _, p := range all {
+		<-p.exited
+	}
+}
+
+// revive starts processes for new pods again.
+func (k *kubelet) revive() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.dead = false
 }
 
 // end sends SIGTERM to a container, which then takes some time to end.
@@ -211,6 +244,7 @@ func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*process, error) 
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	p.kill = func() error { return cmd.Process.Kill() }
 	started := make(chan error)
 	go func() {
 		// The kernel sends the parent death signal when the thread that started the process ends.
@@ -246,7 +280,11 @@ func imageName(image string) string {
 func onThisMachine(binary string, args []string, mounts map[string]string, address, kubeconfig string) ([]string, error) {
 	var here []string
 	for _, arg := range args {
-		flag, value, _ := strings.Cut(arg, "=")
+		flag, value, hasValue := strings.Cut(arg, "=")
+		if !hasValue {
+			here = append(here, arg)
+			continue
+		}
 		for mount, dir := range mounts {
 			if strings.HasPrefix(value, mount+"/") {
 				value = dir + strings.TrimPrefix(value, mount)
