@@ -14,6 +14,7 @@ import (
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -42,7 +43,7 @@ func manageCertificates(mgr, front ctrl.Manager, cached cache.Cache, dir string,
 	r := certificate.Rotator()
 	r.CertDir, r.Webhooks = dir, webhooks
 	r.IsReady = make(chan struct{}) // required, but not waited for: it checks only once a second. See certificates.trusted.
-	err := rotator.AddRotator(front, r)
+	err := rotator.AddRotator(named{front}, r)
 	if err != nil {
 		return err
 	}
@@ -51,6 +52,31 @@ func manageCertificates(mgr, front ctrl.Manager, cached cache.Cache, dir string,
 		return err
 	}
 	return mgr.AddReadyzCheck("webhook-certificate", onceTrue(func(request *http.Request) error { return c.trusted(request.Context()) }))
+}
+
+// named is a manager for the rotator, which makes a cache of its own and lists all Secrets of the namespace. The role of the controller allows it the one
+// Secret, and the API server accepts that for lists and watches which select the name.
+type named struct{ ctrl.Manager }
+
+// GetConfig returns the configuration of the rotator's cache.
+func (m named) GetConfig() *rest.Config {
+	config := rest.CopyConfig(m.Manager.GetConfig())
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return onlyCertificate{next} })
+	return config
+}
+
+// onlyCertificate selects the Secret with the certificate in each list and watch of its namespace's Secrets.
+type onlyCertificate struct{ next http.RoundTripper }
+
+// RoundTrip sends the request.
+func (o onlyCertificate) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method == http.MethodGet && request.URL.Path == "/api/v1/namespaces/"+certificate.Namespace+"/secrets" {
+		request = request.Clone(request.Context())
+		query := request.URL.Query()
+		query.Set("fieldSelector", fields.OneTermEqualSelector("metadata.name", certificate.Secret.Name).String())
+		request.URL.RawQuery = query.Encode()
+	}
+	return o.next.RoundTrip(request)
 }
 
 // onceTrue is a check that is not repeated once it has succeeded. A replica that has served stays ready, whatever happens to the certificate.

@@ -240,3 +240,37 @@ func TestNoCreationOfAPodWaitsLongForTheWebhookOrFailsWithItUnasked(t *testing.T
 		}
 	}
 }
+
+func TestTheRotatorListsTheSecretWithTheCertificateAlone(t *testing.T) {
+	for _, tc := range []struct{ name, method, url, want string }{
+		{"a list", http.MethodGet, "/api/v1/namespaces/berth-system/secrets?limit=500", "fieldSelector=metadata.name%3Dberth-webhook-cert&limit=500"},
+		{"a watch", http.MethodGet, "/api/v1/namespaces/berth-system/secrets?watch=true", "fieldSelector=metadata.name%3Dberth-webhook-cert&watch=true"},
+		{"an update", http.MethodPut, "/api/v1/namespaces/berth-system/secrets/berth-webhook-cert", ""},
+		{"a list of another kind", http.MethodGet, "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var got string
+			transport := onlyCertificate{roundTrip(func(request *http.Request) (*http.Response, error) {
+				got = request.URL.RawQuery
+				return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+			})}
+			request, err := http.NewRequestWithContext(t.Context(), tc.method, tc.url, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := transport.RoundTrip(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			if got != tc.want {
+				t.Errorf("the query is %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// roundTrip is a transport.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
