@@ -87,7 +87,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 	}
 	watches := []watched{{&v1beta1.PodUnavailableBudget{}, itself, predicate.Funcs{}}, {&corev1.Pod{}, r.ofPod, podMatters}}
 	for _, kind := range workload.Watched() {
-		watches = append(watches, watched{kind.NewObject(), r.ofWorkload, predicate.GenerationChangedPredicate{}})
+		watches = append(watches, watched{kind.NewObject(), r.ofWorkload, workloadMatters})
 	}
 	for _, w := range watches {
 		if err := c.Watch(source.Kind(mgr.GetCache(), w.object, delayed{w.affected}, w.matters)); err != nil {

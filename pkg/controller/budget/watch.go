@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -98,6 +99,14 @@ var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		!maps.Equal(before.Labels, after.Labels) ||
 		before.Annotations[v1beta1.SelectorKeysAnnotation] != after.Annotations[v1beta1.SelectorKeysAnnotation] ||
 		model.Observe(before, nil, false) != model.Observe(after, nil, false)
+}}
+
+// workloadMatters drops updates that change neither the replicas of a workload nor its owner. The status of a Job tells how many pods it still asks for. The
+// cache does not keep it, so every update of a Job matters.
+var workloadMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	_, isJob := e.ObjectNew.(*batchv1.Job)
+	return isJob || e.ObjectOld.GetUID() != e.ObjectNew.GetUID() || e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
+		!workload.HaveSameController(e.ObjectOld, e.ObjectNew)
 }}
 
 // extents remember what the last count of each budget covered, and which budgets are being counted.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -120,6 +121,33 @@ func TestUpdatesOfPods(t *testing.T) {
 			t.Error("the image that a container runs is not in the cache")
 		}
 	})
+}
+
+func TestUpdatesOfWorkloads(t *testing.T) {
+	replicaSet := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "rs", UID: "rs", Generation: 1, OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web", Controller: ptr.To(true)}}}}
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "job", UID: "job", Generation: 1}}
+	for name, tc := range map[string]struct {
+		of     client.Object
+		change func(client.Object)
+		want   bool
+	}{
+		"nothing":                 {replicaSet, func(client.Object) {}, false},
+		"an annotation":           {replicaSet, func(o client.Object) { o.SetAnnotations(map[string]string{"a": "b"}) }, false},
+		"its spec":                {replicaSet, func(o client.Object) { o.SetGeneration(o.GetGeneration() + 1) }, true},
+		"its owner":               {replicaSet, func(o client.Object) { o.SetOwnerReferences(nil) }, true},
+		"it is another":           {replicaSet, func(o client.Object) { o.SetUID("other") }, true},
+		"a Job, which may end":    {job, func(client.Object) {}, true},
+		"the generation of a Job": {job, func(o client.Object) { o.SetGeneration(2) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			after, _ := tc.of.DeepCopyObject().(client.Object)
+			tc.change(after)
+			if got := workloadMatters.Update(event.UpdateEvent{ObjectOld: tc.of, ObjectNew: after}); got != tc.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
 }
 
 func TestABudgetThatCannotBeCountedHoldsNoLabelsOfOthers(t *testing.T) {
