@@ -3,6 +3,7 @@ package budget
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,6 +17,8 @@ type Facts struct {
 	Pods []Pod
 	// Workloads that own the pods.
 	Workloads []Workload
+	// Unread are the kinds of workloads that own some of the pods and whose number of replicas cannot be read.
+	Unread []string
 	// Ledger of the budget. This package does not change it.
 	Ledger []v1beta1.LedgerEntry
 }
@@ -42,6 +45,9 @@ type Tally struct {
 	Allowed int32
 	// Unmanaged is how many pods count in Total only because they exist: no workload asks for them.
 	Unmanaged int32
+	// Unknown says why nobody can tell how many pods there should be, and what to do. It is empty if the number is known, or if the budget does not
+	// depend on it. Otherwise no pod that may serve may go.
+	Unknown string
 }
 
 // Tally counts the pods of the budget.
@@ -73,7 +79,27 @@ func (p *Policy) Tally(f Facts) Tally {
 	}
 	t.Desired = p.Desired(t.Total)
 	t.Allowed = p.allowed(t.Total, t.Available)
+	if t.Unknown = p.unknown(f, t.Unmanaged); t.Unknown != "" {
+		t.Desired, t.Allowed = t.Total, 0 // so that readers of the status expect the same answer
+	}
 	return t
+}
+
+// unknown is Tally.Unknown. Pods without a controller count while they exist, beside pods of a workload that tells its replicas. If there is no such
+// workload, they have probably lost theirs, and the budget holds them, as a PodDisruptionBudget does.
+func (p *Policy) unknown(f Facts, unmanaged int32) string {
+	const remedy = "use minAvailable with a count, or set spec.protectTotalReplicas of the budget (in v1alpha1 the annotation " + v1beta1.ProtectTotalReplicasAnnotation +
+		") to the number of replicas"
+	switch {
+	case !p.needsReplicas():
+		return ""
+	case len(f.Unread) > 0:
+		return fmt.Sprintf("Berth cannot read how many replicas %s asks for; let it read the kind and its scale subresource, or %s", strings.Join(f.Unread, ", "), remedy)
+	case unmanaged > 0 && len(f.Workloads) == 0:
+		return "no controller says how many of the pods there should be; " + remedy
+	default:
+		return ""
+	}
 }
 
 // allGone is true if there are workloads and all of them are gone. The number in the annotation is not valid any more then: nobody creates such pods,
@@ -200,6 +226,8 @@ func (p *Policy) judge(state State, recorded bool, t Tally) Verdict {
 	switch {
 	case state == Gone, state == Pending:
 		return Verdict{Allowed: true, Reason: v1beta1.ReasonPodUnavailable}
+	case t.Unknown != "" && (state != Unavailable || p.ifHealthy && !recorded):
+		return Verdict{Reason: v1beta1.ReasonReplicasUnknown}
 	case t.Desired == 0:
 		return Verdict{Allowed: true, Reason: v1beta1.ReasonNothingDesired}
 	case state == Unavailable && (recorded || !p.ifHealthy || enough):
@@ -223,6 +251,9 @@ var verbs = map[v1beta1.Operation]string{
 }
 
 func (p *Policy) refusal(r *Request, reason v1beta1.Reason, t Tally, entries int) string {
+	if reason == v1beta1.ReasonReplicasUnknown {
+		return fmt.Sprintf("pod %s cannot be %s: PodUnavailableBudget %s has maxUnavailable or a percentage, and %s", r.Name, verbs[r.Operation], p.Name, t.Unknown)
+	}
 	why := "try again when more are available"
 	if t.Desired >= t.Total {
 		why = "no pod may go while the budget needs all of them: raise maxUnavailable, lower minAvailable, or scale up"

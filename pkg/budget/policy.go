@@ -246,6 +246,20 @@ func (p *Policy) warn(format string, args ...any) {
 	p.Warnings = append(p.Warnings, fmt.Sprintf(format, args...))
 }
 
+// WarningsAt are about the pods that the budget covers now, like Warnings.
+func (p *Policy) WarningsAt(f Facts) []string {
+	var warnings []string
+	t := p.Tally(f)
+	if t.Unknown != "" {
+		field := "spec.maxUnavailable"
+		if p.maxUnavailable == nil {
+			field = "spec.minAvailable"
+		}
+		warnings = append(warnings, field+": no available pod may be deleted, evicted or restarted: "+t.Unknown)
+	}
+	return warnings
+}
+
 // Protects is true if the budget protects its pods from the operation. A budget that protects from DELETE or UPDATE also protects from LEAVE, which
 // would bypass it. A budget that protects from UPDATE also protects from UNREADY, which is a part of an update.
 func (p *Policy) Protects(operation v1beta1.Operation) bool {
@@ -271,6 +285,12 @@ func (p *Policy) Desired(total int32) int32 {
 		return max(total-min(p.maxUnavailable.of(total), total), 0)
 	}
 	return min(p.minAvailable.of(total), total)
+}
+
+// needsReplicas is true if the budget can be kept only where the number of replicas is known. With maxUnavailable or a percentage, each pod that goes would
+// lower the number that must stay. A count in minAvailable holds without it, and a budget that needs no pod at all holds nothing.
+func (p *Policy) needsReplicas() bool {
+	return p.Replicas == nil && (p.maxUnavailable != nil || p.minAvailable.isPercent) && p.Desired(maxReplicas) > 0
 }
 
 // allowed is how many more pods may become unavailable, as the status reports it. It does not exceed maxUnavailable, even while a surge would allow

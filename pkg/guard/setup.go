@@ -50,7 +50,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 		guard: g, decoder: admission.NewDecoder(mgr.GetScheme()), live: mgr.GetAPIReader(), clock: g.clock,
 	}})
 	register(endpoint.Evictions, &admission.Webhook{Handler: &evictionMarker{guard: g, live: mgr.GetAPIReader()}})
-	register(endpoint.Budgets, conversion.Admission(v1beta1.GroupVersion, admission.WithValidator(mgr.GetScheme(), &budgetValidator{budgets: g.committed})))
+	register(endpoint.Budgets, conversion.Admission(v1beta1.GroupVersion, admission.WithValidator(mgr.GetScheme(), &budgetValidator{
+		budgets: g.committed, census: census.New(mgr.GetAPIReader(), mgr.GetClient().SubResource("scale"), mgr.GetCache()),
+	})))
 	return nil
 }
 

@@ -9,9 +9,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
@@ -19,6 +21,8 @@ import (
 type budgetValidator struct {
 	// budgets are those that the store has.
 	budgets *registry
+	// census counts the pods that a budget would cover. Nil warns of nothing that only they tell.
+	census *census.Census
 }
 
 var _ admission.Validator[*v1beta1.PodUnavailableBudget] = &budgetValidator{}
@@ -35,8 +39,11 @@ func (v *budgetValidator) ValidateUpdate(ctx context.Context, old, pub *v1beta1.
 		return nil, nil
 	}
 	if equality.Semantic.DeepEqual(old.Spec.Selector, pub.Spec.Selector) && equality.Semantic.DeepEqual(old.Spec.TargetReference, pub.Spec.TargetReference) {
-		_, warnings, err := compile(pub, budget.RefuseChange(old, pub)) // it covers the same pods as before, so it cannot newly overlap with another budget
-		return warnings, err
+		policy, warnings, err := compile(pub, budget.RefuseChange(old, pub)) // it covers the same pods as before, so it cannot newly overlap with another budget
+		if err != nil {
+			return warnings, err
+		}
+		return append(warnings, v.look(ctx, pub, policy)...), nil
 	}
 	return v.validate(ctx, pub, budget.RefuseChange(old, pub))
 }
@@ -90,7 +97,29 @@ func (v *budgetValidator) validate(ctx context.Context, pub *v1beta1.PodUnavaila
 				fmt.Sprintf("overlaps with PodUnavailableBudget %q, and no pod may have two such budgets: select by different values of one label, or change that budget", other.Name))})
 		}
 	}
-	return warnings, nil
+	return append(warnings, v.look(ctx, pub, policy)...), nil
+}
+
+// longestLook leaves the API server time for the answer: its timeout for the validator is 5 s.
+const longestLook = 2 * time.Second
+
+// look returns warnings about the pods that the budget would cover now. They may be from the API server's memory, for nothing is decided by them. If they
+// cannot be counted in time, only the status of the budget tells.
+func (v *budgetValidator) look(ctx context.Context, pub *v1beta1.PodUnavailableBudget, policy *budget.Policy) []string {
+	if v.census == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, longestLook)
+	defer cancel()
+	count, err := v.census.Take(ctx, pub.Namespace, policy, fromMemory)
+	if apierrors.IsForbidden(err) && policy.Target != nil {
+		return []string{"spec.targetRef: Berth may not read the workload, and protects no pod of it until it may: " + err.Error()}
+	}
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Could not count the pods of a budget to warn about them", "budget", klog.KObj(pub), "error", err)
+		return nil
+	}
+	return policy.WarningsAt(count.Facts)
 }
 
 func timedOut(ctx context.Context, namespace string) error {

@@ -5,18 +5,25 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
@@ -109,6 +116,104 @@ func TestABudgetThatCannotBeCompared(t *testing.T) {
 				t.Errorf("got %d, again after %d s, want %d and %d", got.Code, got.Details.RetryAfterSeconds, tc.wantCode, tc.wantSecond)
 			}
 		})
+	}
+}
+
+// TestReplicasThatCannotBeRead has three pods of a kind of somebody's. Its author is told when the budget is created, and each client that is refused.
+func TestReplicasThatCannotBeRead(t *testing.T) {
+	noScale := apierrors.NewNotFound(schema.GroupResource{Group: "example.com", Resource: "sites"}, "site")
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Group: "example.com", Resource: "sites"}, "site", errors.New("no rule"))
+	for name, tc := range map[string]struct {
+		site, scale error
+		replicas    int64
+		targeted    bool
+		// wantWarning and wantReasons are of the budget, and of three evictions one after the other.
+		wantWarning string
+		wantReasons []v1beta1.Reason
+	}{
+		"a kind without scale": {scale: noScale, wantWarning: "spec.maxUnavailable: no available pod may be", wantReasons: slices.Repeat([]v1beta1.Reason{v1beta1.ReasonReplicasUnknown}, 3)},
+		"the same, as target":  {scale: noScale, targeted: true, wantWarning: "spec.maxUnavailable: no available pod may be", wantReasons: slices.Repeat([]v1beta1.Reason{v1beta1.ReasonReplicasUnknown}, 3)},
+		"one that may not be read": {site: forbidden, wantWarning: "spec.maxUnavailable: no available pod may be",
+			wantReasons: slices.Repeat([]v1beta1.Reason{v1beta1.ReasonReplicasUnknown}, 3)},
+		"the same, as target, which ends without a verdict": {site: forbidden, targeted: true, wantWarning: "spec.targetRef: Berth may not read the workload"},
+		"one whose scale may not be read": {scale: forbidden, wantWarning: "spec.maxUnavailable: no available pod may be",
+			wantReasons: slices.Repeat([]v1beta1.Reason{v1beta1.ReasonReplicasUnknown}, 3)},
+		"one that tells": {replicas: 3, wantReasons: []v1beta1.Reason{v1beta1.ReasonWithinBudget, v1beta1.ReasonBudgetExhausted, v1beta1.ReasonBudgetExhausted}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := cluster(t, 3, interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					if o.GetObjectKind().GroupVersionKind().Group != "example.com" {
+						return c.Get(ctx, key, o, opts...)
+					}
+					o.SetName(key.Name)
+					o.SetUID("site")
+					return tc.site
+				},
+				SubResourceGet: func(_ context.Context, _ client.Client, _ string, _, scale client.Object, _ ...client.SubResourceGetOption) error {
+					if object, is := scale.(*unstructured.Unstructured); is && tc.scale == nil {
+						object.Object["spec"] = map[string]any{"replicas": tc.replicas}
+					}
+					return tc.scale
+				},
+			})
+			for i := range 3 {
+				p := pod(i)
+				p.OwnerReferences[0] = metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Site", Name: "site", UID: "site", Controller: ptr.To(true)}
+				if err := c.Update(t.Context(), p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pub := &v1beta1.PodUnavailableBudget{}
+			if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
+				t.Fatal(err)
+			}
+			if tc.targeted {
+				pub.Spec.Selector, pub.Spec.TargetReference = nil, &v1beta1.TargetReference{APIVersion: "example.com/v1", Kind: "Site", Name: "site"}
+				if err := c.Update(t.Context(), pub); err != nil {
+					t.Fatal(err)
+				}
+			}
+			v := budgetValidator{budgets: newRegistry(c, committed), census: census.New(c, c.SubResource("scale"), c)}
+			changed := pub.DeepCopy()
+			changed.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(2))
+			for what, validate := range map[string]func() (admission.Warnings, error){
+				"created": func() (admission.Warnings, error) { return v.ValidateCreate(t.Context(), pub) },
+				"changed": func() (admission.Warnings, error) { return v.ValidateUpdate(t.Context(), pub, changed) },
+			} {
+				warnings, err := validate()
+				if got := strings.Join(warnings, "\n"); err != nil || !strings.HasPrefix(got, tc.wantWarning) || tc.wantWarning == "" && got != "" {
+					t.Errorf("%s: warnings %q, %v, want %q", what, got, err, tc.wantWarning)
+				}
+			}
+			g := New(c, c, c, Options{})
+			for i, want := range tc.wantReasons {
+				p := pod(i)
+				v, err := g.Decide(t.Context(), Request{Pod: p, Operation: v1beta1.OperationEvict})
+				if err != nil || v.Reason != want {
+					t.Errorf("pod %d: %+v, %v, want %s", i, v, err, want)
+				}
+				if v.Allowed { // it is deleted, and nobody replaces it
+					if err := c.Delete(t.Context(), p); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestABudgetIsStoredAlthoughItsPodsCannotBeCounted: nothing but warnings depends on that.
+func TestABudgetIsStoredAlthoughItsPodsCannotBeCounted(t *testing.T) {
+	c := cluster(t, 3, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		if _, is := list.(*corev1.PodList); is {
+			return apierrors.NewServiceUnavailable("busy")
+		}
+		return c.List(ctx, list, opts...)
+	}})
+	v := budgetValidator{budgets: newRegistry(c, committed), census: census.New(c, c.SubResource("scale"), c)}
+	if warnings, err := v.ValidateCreate(t.Context(), selecting("new", 0, 1)); err != nil || len(warnings) > 0 {
+		t.Errorf("%v, %v", warnings, err)
 	}
 }
 

@@ -71,8 +71,6 @@ type Count struct {
 	ofTarget bool
 	// TargetGone is true if the target does not exist or is being deleted.
 	TargetGone bool
-	// Unread are the kinds of workloads without a readable number of replicas. Their pods count as unmanaged.
-	Unread []string
 	// Unwatched is true if the replicas of a workload can change without an event that Berth watches.
 	Unwatched bool
 }
@@ -198,7 +196,7 @@ func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atL
 			gone = append(gone, owner.uid)
 		}
 	}
-	return count, gone, c.observe(ctx, count, pods, func(i int) bool { return top[i] == nil || top[i].unread })
+	return count, gone, c.observe(ctx, count, pods, func(i int) *owner { return top[i] })
 }
 
 func (c *Census) takeOfTarget(ctx context.Context, o *owners, policy *budget.Policy, atLeast string) (count *Count, gone []types.UID, err error) {
@@ -213,6 +211,7 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, policy *budget.Pol
 	target.parent = nil // the owner of the target does not matter
 	count = &Count{Selector: target.selector, Ignored: policy.Ignored, TargetGone: target.gone, ofTarget: true, holders: map[workload.Owner]labels.Selector{}}
 	count.add(target)
+	count.miss(target)
 	if target.uid == "" {
 		count.Selector = labels.Nothing()
 		return count, nil, c.date(ctx, count, o.namespace, atLeast)
@@ -234,18 +233,21 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, policy *budget.Pol
 			gone = append(gone, top.uid)
 		}
 	}
-	return count, gone, c.observe(ctx, count, pods, func(int) bool { return target.unread })
+	return count, gone, c.observe(ctx, count, pods, func(int) *owner { return target })
 }
 
 func (c *Count) add(o *owner) {
 	c.Unwatched = c.Unwatched || !o.watched
-	if o.unread {
-		if name := o.kind.String(); !slices.Contains(c.Unread, name) {
-			c.Unread = append(c.Unread, name)
-		}
-		return
+	if !o.unread {
+		c.Workloads = append(c.Workloads, budget.Workload{Name: o.kind.Kind + " " + o.name, Replicas: o.replicas, Gone: o.gone})
 	}
-	c.Workloads = append(c.Workloads, budget.Workload{Name: o.kind.Kind + " " + o.name, Replicas: o.replicas, Gone: o.gone})
+}
+
+// miss notes the kind of an owner whose replicas cannot be read. o is nil if there is no owner.
+func (c *Count) miss(o *owner) {
+	if o != nil && o.unread && !slices.Contains(c.Unread, o.kind.String()) {
+		c.Unread = append(c.Unread, o.kind.String())
+	}
 }
 
 // hold adds the controller of a pod to the holders. controller is nil if the pod has none.
@@ -314,7 +316,9 @@ func notOlderThan(atLeast, namespace string) *client.ListOptions {
 	return options
 }
 
-func (c *Census) observe(ctx context.Context, count *Count, pods []*corev1.Pod, unmanaged func(int) bool) error {
+// observe adds the pods to the count. top returns the owner whose replicas count for the pod, nil if it has none. The owner of a pod that terminates matters,
+// because it may replace the pod. That of a pod that has ended does not: a chart may label its jobs like its servers.
+func (c *Census) observe(ctx context.Context, count *Count, pods []*corev1.Pod, top func(int) *owner) error {
 	gone := map[string]bool{}
 	count.Pods = pods
 	count.Facts.Pods = make([]budget.Pod, len(pods))
@@ -331,7 +335,10 @@ func (c *Census) observe(ctx context.Context, count *Count, pods []*corev1.Pod, 
 		if count.Facts.Pods[i].State == budget.Available && count.LeavesUnasked(pod) {
 			count.Facts.Pods[i].State = budget.Doubtful
 		}
-		count.Facts.Pods[i].Unmanaged = unmanaged != nil && unmanaged(i)
+		count.Facts.Pods[i].Unmanaged = top(i) == nil || top(i).unread
+		if hasEnded := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed; !hasEnded && count.Facts.Pods[i].State != budget.Exempt {
+			count.miss(top(i))
+		}
 	}
 	return nil
 }

@@ -51,8 +51,8 @@ func censusOf(t *testing.T, calls interceptor.Funcs, objects ...client.Object) *
 	return New(c, c.SubResource("scale"), c)
 }
 
-// operated is a census of a Deployment of 3 that an object of somebody's kind owns, with two pods. Reading that object fails.
-func operated(t *testing.T, failure error) *Census {
+// operated is a census of a Deployment of 3 that an object of somebody's kind owns, with two pods. Reading that object fails. Beside are others.
+func operated(t *testing.T, failure error, others ...client.Object) *Census {
 	t.Helper()
 	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	return censusOf(t, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
@@ -60,12 +60,12 @@ func operated(t *testing.T, failure error) *Census {
 			return failure
 		}
 		return c.Get(ctx, key, o, opts...)
-	}},
+	}}, append(others,
 		&appsv1.Deployment{ObjectMeta: of("web", ownedBy("example.com/v1", "Site", "site", "site")), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(3)), Selector: selector}},
 		&appsv1.ReplicaSet{ObjectMeta: of("rs", ownedBy("apps/v1", "Deployment", "web", "web")), Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(3)), Selector: selector}},
 		&corev1.Pod{ObjectMeta: of("a", ownedBy("apps/v1", "ReplicaSet", "rs", "rs"))},
 		&corev1.Pod{ObjectMeta: of("b", ownedBy("apps/v1", "ReplicaSet", "rs", "rs"))},
-	)
+	)...)
 }
 
 var (
@@ -280,6 +280,37 @@ func TestAScaleThatSaysNothingSensibleIsNotTakenForNone(t *testing.T) {
 			}
 			if !tc.unmanaged && count.Workloads[0].Replicas != tc.want {
 				t.Errorf("got %d, want %d", count.Workloads[0].Replicas, tc.want)
+			}
+		})
+	}
+}
+
+// TestWhichPodsMakeTheReplicasUnknown has a pod of a kind that cannot be read beside a Deployment of 3.
+func TestWhichPodsMakeTheReplicasUnknown(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change  func(*corev1.Pod)
+		unknown bool
+	}{
+		"one that serves": {func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }, true},
+		"one that terminates": {func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.Finalizers = ptr.To(metav1.Now()), []string{"example.com/hold"}
+		}, true},
+		"one on a node that is gone":     {func(p *corev1.Pod) { p.Spec.NodeName = "gone" }, true},
+		"one that has ended":             {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, false},
+		"one that is in no budget":       {func(p *corev1.Pod) { p.Annotations = map[string]string{v1beta1.NoProtectAnnotation: "true"} }, false},
+		"one without a controller":       {func(p *corev1.Pod) { p.OwnerReferences = nil }, false},
+		"one whose owner the kind tells": {func(p *corev1.Pod) { p.OwnerReferences = ownedBy("apps/v1", "ReplicaSet", "rs", "rs") }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			site := &corev1.Pod{ObjectMeta: of("site", ownedBy("example.com/v1", "Site", "site", "site"))}
+			tc.change(site)
+			policy := compiled(t, bySelector())
+			count, err := operated(t, forbidden, site).Take(t.Context(), "ns", policy, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if unknown := policy.Tally(count.Facts).Unknown != ""; unknown != tc.unknown {
+				t.Errorf("got %t with %v unread", unknown, count.Unread)
 			}
 		})
 	}

@@ -55,6 +55,8 @@ func (c condition) set(conditions *[]metav1.Condition, generation int64, now met
 
 func disruptionAllowed(policy *model.Policy, t model.Tally) condition {
 	switch {
+	case t.Unknown != "":
+		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1beta1.ReasonReplicasUnknown, "no available pod may be deleted, evicted or restarted: " + t.Unknown}
 	case t.Desired == 0:
 		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionTrue, v1beta1.ReasonNothingDesired, "no pod has to be available"}
 	case t.Allowed > 0:
@@ -89,6 +91,9 @@ func enforcing(policy *model.Policy, count *census.Count) condition {
 }
 
 func replicasKnown(count *census.Count, t model.Tally) condition {
+	if t.Unknown != "" {
+		return condition{v1beta1.ConditionReplicasKnown, metav1.ConditionFalse, v1beta1.ReasonReplicasUnknown, t.Unknown}
+	}
 	if t.Unmanaged == 0 {
 		return condition{v1beta1.ConditionReplicasKnown, metav1.ConditionTrue, v1beta1.ReasonReplicasKnown, "the number of replicas is known"}
 	}

@@ -24,8 +24,8 @@ func (n news) send(recorder events.EventRecorder, pub *v1beta1.PodUnavailableBud
 	recorder.Eventf(pub, nil, n.eventType, string(n.reason), n.action, "%s", n.note)
 }
 
-// newsOf returns the events for a change of status from before to that of pub. DisruptionAllowed changes too often for events, except for the reason
-// NoPodMayEverGo.
+// newsOf returns the events for a change of status from before to that of pub. DisruptionAllowed changes too often for events, except for the reasons
+// for which no pod may go until somebody changes something.
 func newsOf(pub *v1beta1.PodUnavailableBudget, before *v1beta1.PodUnavailableBudgetStatus) []news {
 	var all []news
 	if is := meta.FindStatusCondition(pub.Status.Conditions, v1beta1.ConditionEnforcing); is != nil {
@@ -38,10 +38,10 @@ func newsOf(pub *v1beta1.PodUnavailableBudget, before *v1beta1.PodUnavailableBud
 			all = append(all, news{eventType, v1beta1.Reason(is.Reason), "ReportStatus", is.Message})
 		}
 	}
-	if is := meta.FindStatusCondition(pub.Status.Conditions, v1beta1.ConditionDisruptionAllowed); is != nil && is.Reason == string(v1beta1.ReasonNoneMayGo) {
+	if is := meta.FindStatusCondition(pub.Status.Conditions, v1beta1.ConditionDisruptionAllowed); is != nil && lasts(v1beta1.Reason(is.Reason)) {
 		was := meta.FindStatusCondition(before.Conditions, v1beta1.ConditionDisruptionAllowed)
 		if was == nil || was.Reason != is.Reason {
-			all = append(all, news{corev1.EventTypeWarning, v1beta1.ReasonNoneMayGo, "ReportStatus", is.Message})
+			all = append(all, news{corev1.EventTypeWarning, v1beta1.Reason(is.Reason), "ReportStatus", is.Message})
 		}
 	}
 	if before.ObservedGeneration != pub.Generation {
@@ -52,6 +52,10 @@ func newsOf(pub *v1beta1.PodUnavailableBudget, before *v1beta1.PodUnavailableBud
 		}
 	}
 	return all
+}
+
+func lasts(reason v1beta1.Reason) bool {
+	return reason == v1beta1.ReasonNoneMayGo || reason == v1beta1.ReasonReplicasUnknown
 }
 
 func approvalLapsed(entry *lapsed, after time.Duration) news {

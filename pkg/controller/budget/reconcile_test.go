@@ -508,6 +508,43 @@ func TestABudgetOfWhatBerthMayNotReadSaysSo(t *testing.T) {
 	}
 }
 
+func TestABudgetOfUnknownReplicasSaysSo(t *testing.T) {
+	operated, site := pod("a", protected()), "Site.example.com"
+	operated.OwnerReferences[0].APIVersion, operated.OwnerReferences[0].Kind = "example.com/v1", "Site"
+	calls := interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if o.GetObjectKind().GroupVersionKind().Group == "example.com" {
+			return apierrors.NewForbidden(v1beta1.Resource.GroupResource(), key.Name, errors.New("no rule"))
+		}
+		return c.Get(ctx, key, o, opts...)
+	}}
+	b := newBench(t, calls, objects(budgetWith(), operated)...)
+	pub := b.reconcile(t)
+	for _, kind := range []string{v1beta1.ConditionDisruptionAllowed, v1beta1.ConditionReplicasKnown} {
+		if c := meta.FindStatusCondition(pub.Status.Conditions, kind); c == nil || c.Status != metav1.ConditionFalse || c.Reason != string(v1beta1.ReasonReplicasUnknown) || !strings.Contains(c.Message, site) {
+			t.Errorf("%s: %+v", kind, c)
+		}
+	}
+	if pub.Status.UnavailableAllowed != 0 || pub.Status.DesiredAvailable != 1 || !isLabelled(t, b, "a") {
+		t.Errorf("%+v, want the pod to be protected and held", pub.Status)
+	}
+	isTold := func(e string) bool { return strings.HasPrefix(e, "Warning ReplicasUnknown") }
+	if told := b.told(); !slices.ContainsFunc(told, isTold) {
+		t.Errorf("the events are %q", told)
+	}
+	b.reconcile(t)
+	if told := b.told(); slices.ContainsFunc(told, isTold) {
+		t.Errorf("and again %q", told)
+	}
+
+	pub.Spec.ProtectTotalReplicas = ptr.To[int32](1)
+	if err := b.client.Update(t.Context(), pub); err != nil {
+		t.Fatal(err)
+	}
+	if pub = b.reconcile(t); !meta.IsStatusConditionTrue(pub.Status.Conditions, v1beta1.ConditionReplicasKnown) || !meta.IsStatusConditionTrue(pub.Status.Conditions, v1beta1.ConditionDisruptionAllowed) {
+		t.Errorf("%+v, although the budget says the replicas", pub.Status.Conditions)
+	}
+}
+
 func TestABudgetUnderWhichNothingMayEverGoSaysSo(t *testing.T) {
 	pub := budgetWith()
 	pub.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(0))

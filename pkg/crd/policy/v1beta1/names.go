@@ -116,7 +116,8 @@ const (
 	ReasonInvalidBudget Reason = "InvalidBudget"
 	// ReasonTargetNotFound: the workload that the budget names does not exist or is being deleted.
 	ReasonTargetNotFound Reason = "TargetNotFound"
-	// ReasonReplicasUnknown: some pods have no workload with a readable number of replicas. Such pods count only while they exist.
+	// ReasonReplicasUnknown: some pods have no workload with a readable number of replicas. Such pods count only while they exist. A budget with maxUnavailable
+	// or a percentage then lets no available pod go.
 	ReasonReplicasUnknown Reason = "ReplicasUnknown"
 	// ReasonReplicasKnown: every pod has a workload with a readable number of replicas, or ProtectTotalReplicasAnnotation sets the number.
 	ReasonReplicasKnown Reason = "ReplicasKnown"
