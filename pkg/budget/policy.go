@@ -257,6 +257,10 @@ func (p *Policy) WarningsAt(f Facts) []string {
 		}
 		warnings = append(warnings, field+": no available pod may be deleted, evicted or restarted: "+t.Unknown)
 	}
+	if worst := slices.IndexFunc(f.Workloads, func(w Workload) bool { return w.Replicas > 1 && w.Replicas <= t.Total-t.Desired }); len(f.Workloads) > 1 && t.Desired > 0 && worst >= 0 {
+		warnings = append(warnings, fmt.Sprintf("spec.selector: the budget counts the pods of %d workloads together, so all %d pods of %s may be unavailable at once; write a budget for each workload to keep pods of each",
+			len(f.Workloads), f.Workloads[worst].Replicas, f.Workloads[worst].Name))
+	}
 	return warnings
 }
 

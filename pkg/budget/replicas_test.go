@@ -116,6 +116,8 @@ func TestPodsOfAnUnreadWorkloadDoNotGoOneAfterAnother(t *testing.T) {
 }
 
 func TestWarningsAboutThePodsOfABudget(t *testing.T) {
+	three := Facts{Workloads: []Workload{{Name: "StatefulSet a", Replicas: 3}, {Name: "StatefulSet b", Replicas: 3}, {Name: "StatefulSet c", Replicas: 3}}}
+	const together = "spec.selector: the budget counts the pods of 3 workloads together, so all 3 pods of StatefulSet a may be unavailable at once; write a budget for each workload to keep pods of each"
 	for name, tc := range map[string]struct {
 		rule  string
 		facts Facts
@@ -125,6 +127,11 @@ func TestWarningsAboutThePodsOfABudget(t *testing.T) {
 		"no pods yet":                  {"max 1", Facts{}, ""},
 		"replicas that cannot be read": {"max 1", factsOfNobody([]string{site}, Available), "spec.maxUnavailable: no available pod may be deleted, evicted or restarted: Berth cannot read how many replicas " + site + " asks for;"},
 		"a percentage of them":         {"min 50%", factsOfNobody(nil, Available), "spec.minAvailable: no available pod may be deleted, evicted or restarted: no controller says"},
+		"a count over three workloads, which may empty one": {"min 3", three, together},
+		"so may a percentage":                               {"max 30%", three, together},
+		"less than any of them has":                         {"max 2", three, ""},
+		"a workload with one pod beside them":               {"max 1", Facts{Workloads: []Workload{{Name: "Deployment web", Replicas: 4}, {Name: "Job report", Replicas: 1}}}, ""},
+		"a budget that needs no pod":                        {"max 100%", three, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := strings.Join(compile(t, budgetOf(tc.rule)).WarningsAt(tc.facts), "\n")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,6 +19,7 @@ import (
 	yamlnodes "go.yaml.in/yaml/v3"
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -180,8 +182,16 @@ type linter struct {
 	united    []located[*unitedv1beta1.UnitedDeployment]
 	federated []located[*federationv1alpha1.FederatedReplicaSet]
 	findings  []Finding
-	// workloads by namespace and name.
+	// workloads and the pods that they make, by namespace, kind and name.
 	workloads map[string]runtime.Object
+	templates map[string]template
+}
+
+// template is what a budget needs to know of a workload.
+type template struct {
+	namespace string
+	of        budget.Workload
+	labels    labels.Set
 }
 
 // located is an object with its place.
@@ -205,7 +215,7 @@ func newLinter() (*linter, error) {
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("registering types: %w", err)
 	}
-	return &linter{scheme: scheme, codecs: serializer.NewCodecFactory(scheme, serializer.EnableStrict), workloads: map[string]runtime.Object{}}, nil
+	return &linter{scheme: scheme, codecs: serializer.NewCodecFactory(scheme, serializer.EnableStrict), workloads: map[string]runtime.Object{}, templates: map[string]template{}}, nil
 }
 
 func (l *linter) add(d *document, severity, path, message string) {
@@ -328,13 +338,21 @@ func (l *linter) readWorkload(header *metav1.PartialObjectMetadata, text []byte)
 		return
 	}
 	var says struct {
-		Spec struct{ Replicas *int32 }
+		Spec struct {
+			Replicas *int32
+			Template struct {
+				Metadata struct{ Labels map[string]string }
+			}
+		}
 	}
 	if err := yaml.Unmarshal(text, &says); err != nil {
 		return
 	}
 	if _, isJob := object.(*batchv1.Job); isJob || says.Spec.Replicas != nil {
-		l.workloads[keyIn(header.Namespace, workload.Owner{Kind: header.GroupVersionKind().GroupKind(), Name: header.Name})] = object
+		key := keyIn(header.Namespace, workload.Owner{Kind: header.GroupVersionKind().GroupKind(), Name: header.Name})
+		replicas, _ := workload.ReplicasNow(object) // every built-in kind tells
+		l.workloads[key] = object
+		l.templates[key] = template{header.Namespace, budget.Workload{Name: header.Kind + " " + header.Name, Replicas: replicas}, says.Spec.Template.Metadata.Labels}
 	}
 }
 
@@ -396,6 +414,7 @@ func (l *linter) check() {
 			continue
 		}
 		l.addWarnings(d, policy.Warnings)
+		l.addWarnings(d, policy.WarningsAt(budget.Facts{Workloads: l.under(pub.Namespace, policy)}))
 		for j := range l.budgets[:i] {
 			other := &l.budgets[j]
 			if other.object.Namespace != pub.Namespace {
@@ -406,6 +425,16 @@ func (l *linter) check() {
 			}
 		}
 	}
+}
+
+// under are the workloads of the files whose pods a budget selects, in the order of their names.
+func (l *linter) under(namespace string, policy *budget.Policy) (under []budget.Workload) {
+	for _, key := range slices.Sorted(maps.Keys(l.templates)) {
+		if t := l.templates[key]; t.namespace == namespace && policy.Selector.Matches(t.labels) {
+			under = append(under, t.of)
+		}
+	}
+	return under
 }
 
 func nameErrors(object *metav1.ObjectMeta) (errs field.ErrorList) {

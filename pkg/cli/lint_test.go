@@ -20,6 +20,7 @@ func TestLint(t *testing.T) {
 	const valid = header + target + "  subsets:\n  - {name: a, maxReplicas: 2}\n  - name: b\n"
 	const waiting = header + target + "  scheduleStrategy: {whenFull: Wait}\n  subsets:\n  - {name: a, maxReplicas: 2}\n"
 	const deployment = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n"
+	const replicas = "spec: {replicas: 3, template: {metadata: {labels: {app: web}}}}\n"
 	const budgetOf = "apiVersion: policy.kruise.io/v1alpha1\nkind: PodUnavailableBudget\nmetadata: {name: NAME}\nspec:\n  maxUnavailable: 1\n  selector: {matchLabels: {app: web}}\n"
 	for name, tc := range map[string]struct {
 		files map[string]string
@@ -61,6 +62,12 @@ a.yaml:13: error: PodUnavailableBudget two spec.selector: overlaps with PodUnava
 a.yaml:19: error: PodUnavailableBudget three spec.maxUnavailable: Invalid value: "101%": must be a count or a percentage from 0% to 100%
 a.yaml:20: error: PodUnavailableBudget three spec.selector: Required value: must not be empty, which would mean every pod of the namespace; select by a label
 0 WorkloadSpreads and 3 PodUnavailableBudgets: 3 mistakes, 0 warnings`},
+		"a budget over several workloads that may lose all pods of one": {map[string]string{
+			"a.yaml": strings.NewReplacer("NAME", "web", "maxUnavailable: 1", "maxUnavailable: 3").Replace(budgetOf),
+			"b.yaml": strings.ReplaceAll(deployment, "web", "one") + replicas + "---\n" + strings.ReplaceAll(deployment, "web", "two") + replicas +
+				"---\n" + deployment + strings.Replace(replicas, "app: web", "app: other", 1)}, `
+a.yaml:6: warning: PodUnavailableBudget web spec.selector: the budget counts the pods of 2 workloads together, so all 3 pods of Deployment one may be unavailable at once
+0 WorkloadSpreads and 1 PodUnavailableBudget: 0 mistakes, 1 warning`},
 		"a UnitedDeployment": {map[string]string{"a.yaml": "apiVersion: apps.kruise.io/v1alpha1\nkind: UnitedDeployment\nmetadata: {name: web}\nspec:\n  selector: {matchLabels: {app: web}}\n" +
 			"  template:\n    deploymentTemplate:\n      spec:\n        template:\n          metadata: {labels: {app: web}}\n          spec: {containers: [{name: main, image: web}]}\n" +
 			"  topology:\n    subsets:\n    - name: a\n      replicas: 60%\n      maxReplicas: 3\n    - name: b\n      replica: 2\n"}, `
