@@ -178,7 +178,7 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 			state = Gone // the budget does not cover the pod, but may cover it before the operation happens
 		}
 		index, recorded := at[r.UID]
-		verdict := p.judge(state, recorded, d.Tally)
+		verdict := p.judge(r.Operation, state, recorded, d.Tally)
 		if r.Exempts && !p.exemptingNeedsRoom {
 			verdict = Verdict{Allowed: true, Reason: v1beta1.ReasonExempted} // recorded as well, so that the pod does not count as available for others
 		}
@@ -216,21 +216,24 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 	return d
 }
 
-// judge says whether a pod may become unavailable. A recorded pod has an entry in the ledger, so it is not one of the available ones.
-func (p *Policy) judge(state State, recorded bool, t Tally) Verdict {
+// judge says whether a pod may become unavailable. A recorded pod has an entry in the ledger, so it is not one of the available ones. IfHealthyBudget holds no
+// deletion of an unavailable pod, as in Kubernetes: by it the pods of a lost node go, without which nobody replaces them, so the budget would never be healthy
+// again. The controller that deletes them does not try again for long.
+func (p *Policy) judge(operation v1beta1.Operation, state State, recorded bool, t Tally) Verdict {
 	others := t.Available
 	if state == Available && !recorded {
 		others--
 	}
 	enough := others >= t.Desired
+	held := p.ifHealthy && !recorded && operation != v1beta1.OperationDelete
 	switch {
 	case state == Gone, state == Pending:
 		return Verdict{Allowed: true, Reason: v1beta1.ReasonPodUnavailable}
-	case t.Unknown != "" && (state != Unavailable || p.ifHealthy && !recorded):
+	case t.Unknown != "" && (state != Unavailable || held):
 		return Verdict{Reason: v1beta1.ReasonReplicasUnknown}
 	case t.Desired == 0:
 		return Verdict{Allowed: true, Reason: v1beta1.ReasonNothingDesired}
-	case state == Unavailable && (recorded || !p.ifHealthy || enough):
+	case state == Unavailable && (!held || enough):
 		return Verdict{Allowed: true, Reason: v1beta1.ReasonPodUnavailable}
 	case state == Unavailable:
 		return Verdict{Reason: v1beta1.ReasonBudgetUnhealthy}

@@ -13,17 +13,18 @@ import (
 //   - Pods in the ledger do not lower the number of available pods further. Pending, gone and exempt pods are free.
 //   - A status of another generation of the budget allows only free pods.
 type Forecast struct {
-	policy   *Policy
-	protects bool
-	observed bool
-	recorded sets.Set[types.UID]
-	tally    Tally
+	policy    *Policy
+	operation v1beta1.Operation
+	protects  bool
+	observed  bool
+	recorded  sets.Set[types.UID]
+	tally     Tally
 }
 
 // Forecast starts from the status of pub, from which the policy was compiled.
 func (p *Policy) Forecast(pub *v1beta1.PodUnavailableBudget, operation v1beta1.Operation) *Forecast {
 	f := &Forecast{
-		policy: p, protects: p.Protects(operation), observed: pub.Status.ObservedGeneration == pub.Generation,
+		policy: p, operation: operation, protects: p.Protects(operation), observed: pub.Status.ObservedGeneration == pub.Generation,
 		recorded: make(sets.Set[types.UID], len(pub.Status.Ledger)),
 		tally:    Tally{Total: pub.Status.TotalReplicas, Desired: pub.Status.DesiredAvailable, Available: pub.Status.CurrentAvailable},
 	}
@@ -35,7 +36,7 @@ func (p *Policy) Forecast(pub *v1beta1.PodUnavailableBudget, operation v1beta1.O
 
 // May is true if the operation would be allowed on the pod.
 func (f *Forecast) May(pod *Pod) bool {
-	return f.isFree(pod) || f.observed && f.policy.judge(pod.State, f.recorded.Has(pod.UID), f.tally).Allowed
+	return f.isFree(pod) || f.observed && f.policy.judge(f.operation, pod.State, f.recorded.Has(pod.UID), f.tally).Allowed
 }
 
 // isFree is true if the operation is allowed on the pod whatever the numbers are.

@@ -75,7 +75,7 @@ type PodUnavailableBudgetSpec struct {
 	MinAvailable *intstr.IntOrString `json:"minAvailable,omitempty"`
 
 	// UnhealthyPodPolicy says which operations the webhook allows on pods that are unavailable already. AlwaysAllow, the default, allows all of them.
-	// IfHealthyBudget refuses them for a running pod while fewer pods are available than the budget needs. This field is an addition of Berth.
+	// IfHealthyBudget allows a running pod only to be deleted while fewer pods are available than the budget needs. This field is an addition of Berth.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=32

@@ -83,7 +83,7 @@ const (
 	ReasonExempted Reason = "Exempted"
 	// ReasonBudgetExhausted: fewer pods would be available than the budget needs.
 	ReasonBudgetExhausted Reason = "BudgetExhausted"
-	// ReasonBudgetUnhealthy: fewer pods are available than the budget needs, and IfHealthyBudget protects unavailable pods as well.
+	// ReasonBudgetUnhealthy: fewer pods are available than the budget needs, and IfHealthyBudget protects unavailable pods from evictions and updates as well.
 	ReasonBudgetUnhealthy Reason = "BudgetUnhealthy"
 	// ReasonContended: others changed the budget so often that the webhook could not write its status. The operation itself may be fine; try again.
 	ReasonContended Reason = "Contended"

@@ -75,7 +75,7 @@ type PodUnavailableBudgetSpec struct {
 	MinAvailable *intstr.IntOrString `json:"minAvailable,omitempty"`
 
 	// UnhealthyPodPolicy says which operations the webhook allows on pods that are unavailable already. AlwaysAllow, the default, allows all of them.
-	// IfHealthyBudget refuses them for a running pod while fewer pods are available than the budget needs. This field is an addition of Berth.
+	// IfHealthyBudget allows a running pod only to be deleted while fewer pods are available than the budget needs. This field is an addition of Berth.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
@@ -129,7 +129,7 @@ const (
 	// AlwaysAllowUnhealthy allows every operation on an unavailable pod, so that broken pods can be replaced. This is the default.
 	AlwaysAllowUnhealthy UnhealthyPodPolicy = "AlwaysAllow"
 	// IfHealthyBudget also protects a running pod that is unavailable, until enough other pods are available. Use it for pods that hold data
-	// while they are not ready.
+	// while they are not ready. It holds no deletion, because by deletions pods leave lost nodes.
 	IfHealthyBudget UnhealthyPodPolicy = "IfHealthyBudget"
 )
 
