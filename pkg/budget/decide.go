@@ -220,12 +220,12 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 // deletion of an unavailable pod, as in Kubernetes: by it the pods of a lost node go, without which nobody replaces them, so the budget would never be healthy
 // again. The controller that deletes them does not try again for long.
 func (p *Policy) judge(operation v1beta1.Operation, state State, recorded bool, t Tally) Verdict {
+	held := p.ifHealthy && !recorded && operation != v1beta1.OperationDelete
 	others := t.Available
 	if state == Available && !recorded {
 		others--
 	}
 	enough := others >= t.Desired
-	held := p.ifHealthy && !recorded && operation != v1beta1.OperationDelete
 	switch {
 	case state == Gone, state == Pending:
 		return Verdict{Allowed: true, Reason: v1beta1.ReasonPodUnavailable}
