@@ -124,39 +124,6 @@ func runsItsSpec(pod *corev1.Pod) bool {
 		containersRun(restartableInit(pod.Spec.InitContainers), pod.Status.InitContainerStatuses)
 }
 
-// isOutdated is true if a container is going to restart, because it does not run with the spec's image or resources. A kubelet may have observed the
-// spec and not have stopped the container yet. A pod in the ledger does not count as available then anyway. A pod that was changed before it was
-// protected is in no ledger, so this check finds it.
-//
-// The image tells only if the pod was changed. A runtime reports any one of the names that an image has on the node. So the reported tag of an unchanged
-// pod may differ for good.
-//
-// The reported resources of the container tell whether a resize is complete, unless the kubelet has said that it is infeasible: then they stay as they are.
-// Where a container reports none, any resize in progress counts.
-func isOutdated(pod *corev1.Pod) bool {
-	imageTells := WasChanged(pod)
-	resizing, infeasible := resizing(pod), isInfeasible(pod)
-	outdated := func(containers []corev1.Container, statuses []corev1.ContainerStatus) bool {
-		return slices.ContainsFunc(containers, func(container corev1.Container) bool {
-			status := statusOf(container.Name, statuses)
-			if status != nil && imageTells && otherTag(status.Image, container.Image) {
-				return true
-			}
-			return slices.ContainsFunc(container.ResizePolicy, func(policy corev1.ContainerResizePolicy) bool {
-				if policy.RestartPolicy != corev1.RestartContainer {
-					return false
-				}
-				if status == nil || status.Resources == nil || infeasible {
-					return resizing
-				}
-				return amountDiffers(policy.ResourceName, status.Resources, &container.Resources)
-			})
-		})
-	}
-	return outdated(pod.Spec.Containers, pod.Status.ContainerStatuses) ||
-		outdated(restartableInit(pod.Spec.InitContainers), pod.Status.InitContainerStatuses)
-}
-
 // otherTag is true if both images have the same name and different tags. It is false for digests.
 func otherTag(reported, asked string) bool {
 	a, b := full(reported), full(asked)

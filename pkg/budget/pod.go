@@ -1,6 +1,8 @@
 package budget
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,6 +20,7 @@ const (
 	Available State = "available"
 	// Doubtful pods may serve, but do not count as available. Their containers have not restarted for the latest spec yet, or a deadline will end
 	// them, or a readiness gate is off and the kubelet has not made them unready yet, or the API server does not call the webhook about them yet.
+	// Each doubt ends: by something in the pod or its status, or by time.
 	Doubtful State = "doubtful"
 	// Unavailable pods do not serve, or a label takes them out of service.
 	Unavailable State = "unavailable"
@@ -34,14 +37,30 @@ type Pod struct {
 	Name  string
 	UID   types.UID
 	State State
+	// Why says, for people, why the pod is not available. It is empty if it is, and for pods that nobody waits for.
+	Why string
+	// Until is when the doubt about the pod ends, if only time ends it. Otherwise it is zero.
+	Until time.Time
 	// Unmanaged is true if no workload with a readable number of replicas asks for the pod.
 	Unmanaged bool
 }
 
 // Observe derives a Pod of a budget from a pod of the API server. ignored selects the pods that the budget ignores; nil ignores none. nodeGone is true if
-// the pod's node is known not to exist.
+// the pod's node is known not to exist. No time ends a doubt; see Doubts.
 func Observe(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) Pod {
-	return Pod{Name: pod.Name, UID: pod.UID, State: stateOf(pod, ignored, nodeGone)}
+	observed, _ := observe(pod, ignored, nodeGone)
+	return observed
+}
+
+// observe also returns the change that a doubt is about, if only time ends the doubt.
+func observe(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) (_ Pod, change int64) {
+	state, why := stateOf(pod, ignored, nodeGone)
+	if state == Available {
+		if why, change = doubtAbout(pod); why != "" {
+			state = Doubtful
+		}
+	}
+	return Pod{Name: pod.Name, UID: pod.UID, State: state, Why: why}, change
 }
 
 // WasChanged is true if the spec of the pod has changed since its containers could start. Berth's scheduler changes a pod once before that, when it opens the
@@ -54,30 +73,33 @@ func WasChanged(pod *corev1.Pod) bool {
 	return picked == nil || !picked.Opened
 }
 
-func stateOf(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) State {
+// stateOf is the state of a pod without doubts about it.
+func stateOf(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) (_ State, why string) {
 	switch {
-	case pod.DeletionTimestamp != nil, hasEnded(pod), nodeGone:
-		return Gone
+	case hasEnded(pod):
+		return Gone, ""
+	case pod.DeletionTimestamp != nil:
+		return Gone, "terminates"
+	case nodeGone:
+		return Gone, "its node is gone"
 	case IsExempt(pod, ignored):
-		return Exempt
+		return Exempt, ""
 	case !IsReady(pod):
 		if pod.Status.Phase == corev1.PodPending || pod.Status.Phase == "" {
-			return Pending
+			return Pending, "has not started"
 		}
-		return Unavailable
+		return Unavailable, "is not ready"
 	case isMarkedUnavailable(pod):
-		return Unavailable
-	case !IsProtected(pod), !passesGates(pod), !specObserved(pod), isOutdated(pod), endsBySchedule(pod):
-		return Doubtful
+		return Unavailable, "a label takes it out of service"
 	default:
-		return Available
+		return Available, ""
 	}
 }
 
 // endsBySchedule is true for a pod with activeDeadlineSeconds that may not come from its template. Templates of pods that always restart have none. A pod
-// that ends by itself may have been created with one. Once its spec has changed, nobody can tell whether the deadline is the original one.
+// that ends by itself may have been created with one. Once it was written again, nobody can tell whether the deadline is the original one.
 func endsBySchedule(pod *corev1.Pod) bool {
-	return pod.Spec.ActiveDeadlineSeconds != nil && (pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || WasChanged(pod))
+	return pod.Spec.ActiveDeadlineSeconds != nil && (pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || lastWrite(pod, "f:activeDeadlineSeconds") != 0)
 }
 
 func hasEnded(pod *corev1.Pod) bool {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,6 +44,8 @@ type troubles struct {
 	starting int
 	// failures are pods that become unready by themselves.
 	failures int
+	// sameTag has nodes report every image by one tag, whichever runs. So only time ends the doubt about a changed pod.
+	sameTag bool
 }
 
 // small is a small world: the decisions of this package, and a model of the API server, two webhook replicas, the controller and the kubelet. Each
@@ -71,6 +74,8 @@ type smallPod struct {
 	created, ready, ending, gone bool
 	// spec and observed are generations. runs is the one that the containers run. 0 means that they have not run yet.
 	spec, observed, runs int
+	// certain is the latest spec about which time has ended the doubt.
+	certain int
 	// asked is true once a client has asked for an operation on the pod.
 	asked bool
 }
@@ -121,7 +126,7 @@ func newSmall(t *testing.T, left troubles) *small {
 	t.Helper()
 	s := &small{policy: compile(t, budgetOf("max 1")), left: left, revision: 1}
 	for i := range smallReplicas {
-		s.pods[i] = smallPod{revision: 1, created: true, ready: true, spec: 1, observed: 1, runs: 1}
+		s.pods[i] = smallPod{revision: 1, created: true, ready: true, spec: 1, observed: 1, runs: 1, certain: 1}
 		if i >= smallReplicas-left.starting {
 			s.pods[i] = smallPod{revision: 1, created: true, spec: 1}
 		}
@@ -133,15 +138,19 @@ func newSmall(t *testing.T, left troubles) *small {
 func smallUID(i int) types.UID { return types.UID(fmt.Sprintf("p%d", i)) }
 
 // object is the pod as the API server shows it.
-func (p *smallPod) object(i int) *corev1.Pod {
+func (s *small) object(p *smallPod, i int) *corev1.Pod {
 	image := func(generation int) string { return fmt.Sprintf("registry/web:%d", generation) }
+	runs := p.runs
+	if s.left.sameTag {
+		runs = 1
+	}
 	status := map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[p.ready]
 	object := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: string(smallUID(i)), UID: smallUID(i), Generation: int64(p.spec), ResourceVersion: strconv.Itoa(p.revision),
 			Labels: map[string]string{v1beta1.ProtectedLabel: "true"}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image(p.spec)}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, ObservedGeneration: int64(p.observed), Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: status}},
-			ContainerStatuses: []corev1.ContainerStatus{{Name: "main", Image: image(p.runs), Ready: p.ready}}},
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "main", Image: image(runs), Ready: p.ready}}},
 	}
 	if p.runs == 0 {
 		object.Status.Phase = corev1.PodPending
@@ -152,11 +161,21 @@ func (p *smallPod) object(i int) *corev1.Pod {
 	return object
 }
 
-func (c *counted) facts(ledger []v1beta1.LedgerEntry) Facts {
+// observe is the pod as a process counts it. The process has seen the pod before, longer ago than a doubt lasts if the doubt has ended.
+func (s *small) observe(p *smallPod, i int) Pod {
+	begin, doubts, object := time.Unix(0, 0), NewDoubts(), s.object(p, i)
+	seen := doubts.Observe(object, nil, false, begin)
+	if p.certain == p.spec {
+		seen = doubts.Observe(object, nil, false, begin.Add(time.Hour))
+	}
+	return seen
+}
+
+func (s *small) facts(c *counted, ledger []v1beta1.LedgerEntry) Facts {
 	f := Facts{Workloads: []Workload{{Name: "Deployment web", Replicas: smallReplicas}}, Ledger: ledger}
 	for i := range c.pods {
 		if p := &c.pods[i]; p.created && !p.gone {
-			f.Pods = append(f.Pods, Observe(p.object(i), nil, false))
+			f.Pods = append(f.Pods, s.observe(p, i))
 		}
 	}
 	return f
@@ -177,6 +196,8 @@ func (m move) String() string {
 		return fmt.Sprintf("the kubelet %s p%d", m.kind, m.pod)
 	case "fails":
 		return fmt.Sprintf("p%d fails", m.pod)
+	case "is certain":
+		return fmt.Sprintf("the doubt about p%d ends", m.pod)
 	case "replaces", "time passes", "controller counts", "controller writes":
 		return m.kind
 	default:
@@ -226,6 +247,8 @@ func (s *small) Moves() (moves []move) {
 		add(alive && p.ready && p.observed == p.spec && p.runs < p.spec, move{kind: "stops", pod: i})
 		add(alive && !p.ready, move{kind: "starts", pod: i})
 		add(s.left.failures > 0 && p.serves(), move{kind: "fails", pod: i})
+		// A kubelet that has observed a spec acts on it within the time.
+		add(s.left.sameTag && alive && p.runs == p.spec && p.certain < p.spec, move{kind: "is certain", pod: i})
 		add(p.created && p.ending && !p.gone, move{kind: "ends", pod: i})
 	}
 	add(s.left.replaced > 0 && live < smallReplicas && free >= 0, move{kind: "replaces", pod: free})
@@ -287,6 +310,8 @@ func (s *small) Do(m move) error {
 		s.failed++
 		p.ready = false
 		s.touch(p)
+	case "is certain":
+		p.certain = p.spec
 	case "starts":
 		p.observed, p.runs, p.ready = p.spec, p.spec, true
 		s.touch(p)
@@ -343,7 +368,7 @@ func (s *small) decide(a *replica) {
 	case v1beta1.OperationUnready:
 		r.Revision = strconv.Itoa(a.reviewed)
 	}
-	d := s.policy.Decide(a.count.facts(a.known.ledger), []Request{r}, metav1.Time{})
+	d := s.policy.Decide(s.facts(&a.count, a.known.ledger), []Request{r}, metav1.Time{})
 	switch {
 	case d.Changed && a.known.revision != s.budget.revision: // a conflict
 		a.known = smallBudget{}
@@ -403,7 +428,7 @@ func (s *small) strikeOut() {
 		at, _ := strconv.Atoi(entry.Name[1:])
 		var pod *corev1.Pod
 		if p := &s.counted.pods[at]; p.created && !p.gone {
-			pod = p.object(at)
+			pod = s.object(p, at)
 		}
 		judged := slices.Contains(s.listed, *entry)
 		if !judged || !Settled(entry, pod) && (!slices.Contains(s.old, *entry) || !MayExpire(entry, pod)) {
@@ -423,7 +448,7 @@ func (s *small) Rest() (bool, error) {
 	serving := s.many((*smallPod).serves)
 	for i := range s.pods {
 		p := &s.pods[i]
-		if p.created && !p.gone && (p.ending || !p.ready || p.runs < p.spec) {
+		if p.created && !p.gone && (p.ending || !p.ready || p.runs < p.spec || s.left.sameTag && p.certain < p.spec) {
 			return false, nil
 		}
 	}
@@ -442,7 +467,7 @@ func (s *small) Rest() (bool, error) {
 		if !s.pods[i].serves() {
 			continue
 		}
-		d := s.policy.Decide(now.facts(nil), []Request{request(string(smallUID(i)), v1beta1.OperationDelete)}, metav1.Time{})
+		d := s.policy.Decide(s.facts(&now, nil), []Request{request(string(smallUID(i)), v1beta1.OperationDelete)}, metav1.Time{})
 		if may := serving-1 >= mustServe; d.Verdicts[0].Allowed != may {
 			return true, errors.New("p" + strconv.Itoa(i) + ": " + fmt.Sprintf("%d pods serve, %d must, and a deletion is answered %+v", serving, mustServe, d.Verdicts[0]))
 		}
@@ -499,7 +524,7 @@ func (s *small) Key() string {
 		for i := range pods {
 			p := &pods[i]
 			rank(p.revision)
-			fmt.Fprint(&b, p.created, p.ready, p.ending, p.gone, p.spec, p.observed, p.runs, p.asked)
+			fmt.Fprint(&b, p.created, p.ready, p.ending, p.gone, p.spec, p.observed, p.runs, p.certain, p.asked)
 		}
 		b.WriteByte('|')
 	}
@@ -583,6 +608,7 @@ var smallWorlds = map[string]troubles{
 	"a pod that starts":           {requests: 2, operations: deletions, starting: 1},
 	"a pod that is evicted":       {requests: 2, operations: evictions, starting: 1},
 	"two pods that fail":          {requests: 1, operations: deletions, failures: 2},
+	"two tags of one image":       {requests: 2, operations: updates, waits: 1, sameTag: true},
 }
 
 // deepWorlds are searched with -deep in place of smallWorlds.
@@ -593,5 +619,6 @@ var deepWorlds = map[string]troubles{
 	"unready":                        {requests: 3, operations: unreadies, early: 2, waits: 1},
 	"every operation":                {requests: 3, operations: slices.Concat(deletions, updates, unreadies), early: 1},
 	"pods that start and fail":       {requests: 3, operations: slices.Concat(deletions, updates, evictions), early: 2, starting: 1, failures: 2},
+	"two tags":                       {requests: 3, operations: slices.Concat(updates, deletions), early: 1, waits: 2, sameTag: true},
 	"everything":                     {requests: 4, operations: slices.Concat(deletions, updates, unreadies, evictions), early: 2, replaced: 1, crashes: 1, waits: 1, starting: 1, failures: 1},
 }

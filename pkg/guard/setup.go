@@ -68,7 +68,7 @@ func New(writer client.Client, live, cached client.Reader, opts Options) *Guard 
 		live:   live,
 		cached: cached,
 		writer: writer.Status(),
-		census: census.New(live, writer.SubResource("scale"), cached),
+		census: census.New(live, writer.SubResource("scale"), cached, opts.Clock),
 		clock:  opts.Clock,
 	}
 	return &Guard{

@@ -27,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/budget"
@@ -40,12 +41,14 @@ type Census struct {
 	live   client.Reader
 	scales client.SubResourceReader
 	nodes  client.Reader
+	doubts *budget.Doubts
+	clock  clock.PassiveClock
 }
 
 // New returns a Census that reads pods and workloads by live, and the scale subresource of other kinds by scales. It reads the metadata of nodes by
-// nodes, which may be a cache.
-func New(live client.Reader, scales client.SubResourceReader, nodes client.Reader) *Census {
-	return &Census{live: live, scales: scales, nodes: nodes}
+// nodes, which may be a cache. By the clock, which must be monotonic, doubts about pods end.
+func New(live client.Reader, scales client.SubResourceReader, nodes client.Reader, clock clock.PassiveClock) *Census {
+	return &Census{live: live, scales: scales, nodes: nodes, doubts: budget.NewDoubts(), clock: clock}
 }
 
 // Count is the result of one count of a budget's pods.
@@ -331,9 +334,9 @@ func (c *Census) observe(ctx context.Context, count *Count, pods []*corev1.Pod, 
 			}
 			gone[node] = missing
 		}
-		count.Facts.Pods[i] = budget.Observe(pod, count.Ignored, gone[node])
-		if count.Facts.Pods[i].State == budget.Available && count.LeavesUnasked(pod) {
-			count.Facts.Pods[i].State = budget.Doubtful
+		count.Facts.Pods[i] = c.doubts.Observe(pod, count.Ignored, gone[node], c.clock.Now())
+		if observed := &count.Facts.Pods[i]; observed.State == budget.Available && count.LeavesUnasked(pod) {
+			observed.State, observed.Why = budget.Doubtful, "lacks keys of its selectors in annotation "+v1beta1.SelectorKeysAnnotation
 		}
 		count.Facts.Pods[i].Unmanaged = top(i) == nil || top(i).unread
 		if hasEnded := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed; !hasEnded && count.Facts.Pods[i].State != budget.Exempt {

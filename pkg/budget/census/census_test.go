@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -48,7 +49,7 @@ func censusOf(t *testing.T, calls interceptor.Funcs, objects ...client.Object) *
 		t.Fatal(err)
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(calls).Build()
-	return New(c, c.SubResource("scale"), c)
+	return New(c, c.SubResource("scale"), c, clock.RealClock{})
 }
 
 // operated is a census of a Deployment of 3 that an object of somebody's kind owns, with two pods. Reading that object fails. Beside are others.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -40,7 +41,7 @@ func TestALateCacheOfTheAPIServerHoldsNobodyUp(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), answer)
 	defer cancel()
 	var list corev1.PodList
-	if err := New(live, nil, live).read(ctx, &list, notOlderThan("9", "shop")); err != nil {
+	if err := New(live, nil, live, clock.RealClock{}).read(ctx, &list, notOlderThan("9", "shop")); err != nil {
 		t.Fatal(err)
 	}
 	if list.ResourceVersion != "9" || len(list.Items) != 1 {

@@ -99,6 +99,11 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		klog.FromContext(ctx).Error(failed, "Writing labels will be tried again", "budget", klog.KObj(pub))
 		next = sooner(next, labelRetry)
 	}
+	for i := range count.Facts.Pods {
+		if until := count.Facts.Pods[i].Until; !until.IsZero() {
+			next = sooner(next, max(until.Sub(r.clock.Now()), time.Second))
+		}
+	}
 	if count.Unwatched || count.TargetGone {
 		next = sooner(next, lookInterval)
 	}

@@ -57,7 +57,7 @@ func newBench(t *testing.T, calls interceptor.Funcs, objects ...client.Object) *
 func (b *bench) restart() {
 	b.clock = clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
 	b.reconciler = &reconciler{
-		cached: b.client, live: b.client, writer: b.client, census: census.New(b.client, b.client.SubResource("scale"), b.client),
+		cached: b.client, live: b.client, writer: b.client, census: census.New(b.client, b.client.SubResource("scale"), b.client, b.clock),
 		events: events.NewFakeRecorder(100), clock: b.clock, seen: newSeenEntries(b.clock), expiry: 2 * time.Minute, extent: newExtents(),
 	}
 }

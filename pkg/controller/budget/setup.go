@@ -63,7 +63,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 		cached: mgr.GetCache(),
 		live:   mgr.GetAPIReader(),
 		writer: mgr.GetClient(),
-		census: census.New(mgr.GetAPIReader(), mgr.GetClient().SubResource("scale"), mgr.GetCache()),
+		census: census.New(mgr.GetAPIReader(), mgr.GetClient().SubResource("scale"), mgr.GetCache(), opts.Clock),
 		events: mgr.GetEventRecorder("berth-controller"),
 		clock:  opts.Clock,
 		seen:   newSeenEntries(opts.Clock),
