@@ -125,7 +125,7 @@ type Request struct {
 type Verdict struct {
 	Allowed bool
 	Reason  v1beta1.Reason
-	// Message names the budget and its numbers.
+	// Message names the budget and its numbers, and some of the pods that are missing.
 	Message string
 }
 
@@ -166,6 +166,7 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 	for i := range d.Ledger {
 		at[d.Ledger[i].UID] = i
 	}
+	missing, counted := "", -1      // with as many entries as counted
 	written := map[types.UID]bool{} // the pods of entries that this decision writes: it renews an entry at most once
 	for i := range requests {
 		r := &requests[i]
@@ -183,7 +184,10 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 			verdict = Verdict{Allowed: true, Reason: v1beta1.ReasonExempted} // recorded as well, so that the pod does not count as available for others
 		}
 		if !verdict.Allowed {
-			verdict.Message = p.refusal(r, verdict.Reason, d.Tally, len(d.Ledger))
+			if entries := len(d.Ledger); entries != counted {
+				missing, counted = Missing(Facts{Pods: f.Pods, Ledger: d.Ledger}), entries
+			}
+			verdict.Message = p.refusal(r, verdict.Reason, d.Tally, len(d.Ledger), missing)
 			d.Verdicts[i] = verdict
 			continue
 		}
@@ -253,7 +257,7 @@ var verbs = map[v1beta1.Operation]string{
 	v1beta1.OperationUnready: "made unready",
 }
 
-func (p *Policy) refusal(r *Request, reason v1beta1.Reason, t Tally, entries int) string {
+func (p *Policy) refusal(r *Request, reason v1beta1.Reason, t Tally, entries int, missing string) string {
 	if reason == v1beta1.ReasonReplicasUnknown {
 		return fmt.Sprintf("pod %s cannot be %s: PodUnavailableBudget %s has maxUnavailable or a percentage, and %s", r.Name, verbs[r.Operation], p.Name, t.Unknown)
 	}
@@ -268,8 +272,8 @@ func (p *Policy) refusal(r *Request, reason v1beta1.Reason, t Tally, entries int
 	if entries > 0 {
 		underWay = fmt.Sprintf(", with %d operations under way", entries)
 	}
-	return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s needs %d available pods of %d and has %d%s; %s",
-		r.Name, verbs[r.Operation], p.Name, t.Desired, t.Total, t.Available, underWay, why)
+	return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s needs %d available pods of %d and has %d%s%s; %s",
+		r.Name, verbs[r.Operation], p.Name, t.Desired, t.Total, t.Available, underWay, missing, why)
 }
 
 func (p *Policy) unused(r *Request) string {

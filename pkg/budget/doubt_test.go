@@ -2,6 +2,7 @@ package budget
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -154,5 +155,16 @@ func TestEachChangeOfAPodIsDoubtedAnew(t *testing.T) {
 	}
 	if got := NewDoubts().Observe(changed(time.Second), nil, false, now); got.State != Doubtful || !got.Until.After(now) {
 		t.Errorf("%+v in a process that has just started", got)
+	}
+}
+
+// TestDoubtsGoByTheMonotonicClock: a pod must not count before its kubelet has acted because the wall clock jumps ahead.
+func TestDoubtsGoByTheMonotonicClock(t *testing.T) {
+	d, changed := NewDoubts(), pod(image("web:2"))
+	if until := d.Observe(changed, nil, false, time.Now()).Until; !strings.Contains(until.String(), " m=") {
+		t.Errorf("the doubt ends at %s, by the wall clock", until)
+	}
+	if until := d.Observe(changed, nil, false, time.Now()).Until; !strings.Contains(until.String(), " m=") {
+		t.Errorf("seen again, the doubt ends at %s, by the wall clock", until)
 	}
 }

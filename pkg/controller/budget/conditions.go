@@ -2,6 +2,7 @@ package budget
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,7 +25,7 @@ func describe(pub *v1beta1.PodUnavailableBudget, policy *model.Policy, count *ce
 		status.LedgerRevision = model.Newest(pub.Status.LedgerRevision, count.Revision)
 	}
 	model.Publish(&status, pub.Generation, ledger, t)
-	for _, c := range []condition{disruptionAllowed(policy, t), enforcing(policy, count), replicasKnown(count, t)} {
+	for _, c := range []condition{disruptionAllowed(facts, t), enforcing(policy, count), replicasKnown(count, t)} {
 		c.set(&status.Conditions, pub.Generation, now)
 	}
 	return status
@@ -53,7 +54,7 @@ func (c condition) set(conditions *[]metav1.Condition, generation int64, now met
 	})
 }
 
-func disruptionAllowed(policy *model.Policy, t model.Tally) condition {
+func disruptionAllowed(facts model.Facts, t model.Tally) condition {
 	switch {
 	case t.Unknown != "":
 		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1beta1.ReasonReplicasUnknown, "no available pod may be deleted, evicted or restarted: " + t.Unknown}
@@ -66,9 +67,24 @@ func disruptionAllowed(policy *model.Policy, t model.Tally) condition {
 		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1beta1.ReasonNoneMayGo,
 			fmt.Sprintf("all %d pods must be available, so no pod may ever be deleted, evicted or restarted, and node drains never finish; raise maxUnavailable, lower minAvailable, or scale up", t.Total)}
 	default:
-		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1beta1.ReasonInsufficientPods,
-			fmt.Sprintf("%d of %d desired pods are available", t.Available, t.Desired)}
+		reason := v1beta1.ReasonInsufficientPods
+		if t.Available+doubtful(facts) > t.Desired {
+			reason = v1beta1.ReasonPodsDoubtful
+		}
+		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, reason,
+			fmt.Sprintf("%d of %d desired pods are available%s", t.Available, t.Desired, model.Missing(facts))}
 	}
+}
+
+// doubtful is how many pods without an operation under way are Doubtful.
+func doubtful(facts model.Facts) (n int32) {
+	for i := range facts.Pods {
+		pod := &facts.Pods[i]
+		if pod.State == model.Doubtful && !slices.ContainsFunc(facts.Ledger, func(e v1beta1.LedgerEntry) bool { return e.UID == pod.UID }) {
+			n++
+		}
+	}
+	return n
 }
 
 func enforcing(policy *model.Policy, count *census.Count) condition {

@@ -283,6 +283,64 @@ func TestAPodThatMayLeaveUnaskedDoesNotCount(t *testing.T) {
 	}
 }
 
+// inDoubt is a pod that may restart for its new image, or whose node reports another tag of the image that it runs.
+func inDoubt(name string) *corev1.Pod {
+	p := pod(name, protected())
+	p.Generation, p.Status.ObservedGeneration = 3, 3
+	p.Spec.Containers = []corev1.Container{{Name: "main", Image: "web:2"}}
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", Image: "docker.io/library/web:1"}}
+	return p
+}
+
+func TestADoubtThatNothingElseEndsEndsByTheControllersOwnClock(t *testing.T) {
+	b := newBench(t, interceptor.Funcs{}, objects(budgetWith(), inDoubt("a"), inDoubt("b"), pod("c", protected()))...)
+	expect := func(available int32, reason v1beta1.Reason, message string) {
+		t.Helper()
+		pub := b.reconcile(t)
+		got := meta.FindStatusCondition(pub.Status.Conditions, v1beta1.ConditionDisruptionAllowed)
+		if pub.Status.CurrentAvailable != available || got.Reason != string(reason) || got.Message != message {
+			t.Errorf("%d are available, %s: %s; want %d, %s: %s", pub.Status.CurrentAvailable, got.Reason, got.Message, available, reason, message)
+		}
+	}
+	const named = "1 of 2 desired pods are available; missing: a (container main may restart for its new image), b (container main may restart for its new image)"
+	expect(1, v1beta1.ReasonPodsDoubtful, named)
+	b.clock.SetTime(b.clock.Now().Add(time.Minute))
+	result, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: web})
+	if err != nil || result.RequeueAfter != 90*time.Second {
+		t.Errorf("the controller looks again after %s, %v; want when the doubt ends", result.RequeueAfter, err)
+	}
+	b.restart()
+	expect(1, v1beta1.ReasonPodsDoubtful, named)
+	b.clock.SetTime(b.clock.Now().Add(150 * time.Second))
+	expect(3, v1beta1.ReasonSufficientPods, "3 of 2 desired pods are available")
+	result, err = b.Reconcile(t.Context(), reconcile.Request{NamespacedName: web})
+	if err != nil || result.RequeueAfter != 0 {
+		t.Errorf("the controller looks again after %s, %v, and nobody is in doubt", result.RequeueAfter, err)
+	}
+}
+
+func TestAConditionBlamesADoubtOnlyIfItHoldsOthersUp(t *testing.T) {
+	down := pod("down", protected())
+	down.Status.Conditions[0].Status = corev1.ConditionFalse
+	for name, tc := range map[string]struct {
+		pods   []*corev1.Pod
+		ledger []v1beta1.LedgerEntry
+		want   v1beta1.Reason
+	}{
+		"it does":                          {pods: []*corev1.Pod{inDoubt("a"), pod("b", protected()), pod("c", protected())}, want: v1beta1.ReasonPodsDoubtful},
+		"without it too few serve":         {pods: []*corev1.Pod{inDoubt("a"), pod("b", protected()), down}, want: v1beta1.ReasonInsufficientPods},
+		"an operation on it is under way":  {pods: []*corev1.Pod{inDoubt("a"), pod("b", protected()), pod("c", protected())}, ledger: []v1beta1.LedgerEntry{entry("a")}, want: v1beta1.ReasonInsufficientPods},
+		"enough others serve all the same": {pods: []*corev1.Pod{pod("a", protected()), pod("b", protected()), pod("c", protected())}, want: v1beta1.ReasonSufficientPods},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, interceptor.Funcs{}, objects(budgetWith(tc.ledger...), tc.pods...)...)
+			if got := meta.FindStatusCondition(b.reconcile(t).Status.Conditions, v1beta1.ConditionDisruptionAllowed); got.Reason != string(tc.want) {
+				t.Errorf("%s: %s, want %s", got.Reason, got.Message, tc.want)
+			}
+		})
+	}
+}
+
 func TestABudgetWhoseSpecChangesMeanwhileIsCountedAnew(t *testing.T) {
 	b := newBench(t, beforeWriting(func(ctx context.Context, c client.Client, pub *v1beta1.PodUnavailableBudget) error {
 		pub.Generation++

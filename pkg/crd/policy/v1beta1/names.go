@@ -106,6 +106,8 @@ const (
 	ReasonSufficientPods Reason = "SufficientPods"
 	// ReasonInsufficientPods: no further pod may become unavailable now.
 	ReasonInsufficientPods Reason = "InsufficientPods"
+	// ReasonPodsDoubtful: no further pod may become unavailable now, and one might if all pods counted that may serve. The message names them.
+	ReasonPodsDoubtful Reason = "PodsDoubtful"
 	// ReasonNoneMayGo: the budget needs every pod to be available. No pod may ever become unavailable, and node drains never finish.
 	ReasonNoneMayGo Reason = "NoPodMayEverGo"
 	// ReasonAllPodsProtected: every pod of the budget has ProtectedLabel.
