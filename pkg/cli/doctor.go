@@ -561,6 +561,9 @@ func checkBudgets(ctx context.Context, c *console.Cluster) (string, []string, er
 	for i := range list.Items {
 		b := &list.Items[i]
 		problems = append(problems, problemsOf("PodUnavailableBudget", b, b.Status.ObservedGeneration, b.Status.Conditions, policyv1beta1.ConditionEnforcing)...)
+		if is := meta.FindStatusCondition(b.Status.Conditions, policyv1beta1.ConditionDisruptionAllowed); is != nil && is.Reason == string(policyv1beta1.ReasonPodsDoubtful) {
+			problems = append(problems, fmt.Sprintf("PodUnavailableBudget %s/%s: %s: %s", b.Namespace, b.Name, is.Reason, is.Message))
+		}
 	}
 	return fmt.Sprintf("%s enforced", console.Count(len(list.Items), "budget")), problems, nil
 }

@@ -302,6 +302,10 @@ func TestDoctor(t *testing.T) {
 			return append(objects, &policyv1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Status: policyv1beta1.PodUnavailableBudgetStatus{
 				Conditions: []metav1.Condition{{Type: policyv1beta1.ConditionEnforcing, Status: metav1.ConditionFalse, Reason: "Invalid", Message: "it selects nothing"}}}})
 		}, want: []string{"budgets problem: PodUnavailableBudget shop/web: Invalid: it selects nothing"}},
+		"a budget that doubts": {change: func(objects []client.Object) []client.Object {
+			return append(objects, &policyv1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Status: policyv1beta1.PodUnavailableBudgetStatus{
+				Conditions: []metav1.Condition{{Type: policyv1beta1.ConditionDisruptionAllowed, Status: metav1.ConditionFalse, Reason: "PodsDoubtful", Message: "1 of 2 desired pods are available; missing: a"}}}})
+		}, want: []string{"budgets problem: PodUnavailableBudget shop/web: PodsDoubtful: 1 of 2 desired pods are available; missing: a"}},
 		"the webhook of OpenKruise": {change: func(objects []client.Object) []client.Object {
 			return append(objects, kruisesWebhook("workloadspreads"))
 		},
