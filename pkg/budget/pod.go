@@ -64,7 +64,7 @@ func observe(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) (_ Pod, ch
 }
 
 // WasChanged is true if the spec of the pod has changed since its containers could start. Berth's scheduler changes a pod once before that, when it opens the
-// pod's gate. Nobody can tell the removal of another gate from any other change.
+// pod's gate. The removal of another gate is a change like any other; lastWrite tells what it has changed.
 func WasChanged(pod *corev1.Pod) bool {
 	if pod.Generation != 2 {
 		return pod.Generation > 2
