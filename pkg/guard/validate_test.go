@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/budget"
-	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
@@ -174,7 +173,7 @@ func TestReplicasThatCannotBeRead(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			v := budgetValidator{budgets: newRegistry(c, committed), census: census.New(c, c.SubResource("scale"), c)}
+			v := budgetValidator{budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).lines.store.census}
 			changed := pub.DeepCopy()
 			changed.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(2))
 			for what, validate := range map[string]func() (admission.Warnings, error){
@@ -211,7 +210,7 @@ func TestABudgetIsStoredAlthoughItsPodsCannotBeCounted(t *testing.T) {
 		}
 		return c.List(ctx, list, opts...)
 	}})
-	v := budgetValidator{budgets: newRegistry(c, committed), census: census.New(c, c.SubResource("scale"), c)}
+	v := budgetValidator{budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).lines.store.census}
 	if warnings, err := v.ValidateCreate(t.Context(), selecting("new", 0, 1)); err != nil || len(warnings) > 0 {
 		t.Errorf("%v, %v", warnings, err)
 	}
