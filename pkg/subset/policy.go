@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,7 +20,6 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/workload"
 )
 
 // None is the index of no subset.
@@ -286,14 +287,16 @@ func (p *Policy) shareByPercent() {
 	}
 }
 
-// defaultScope is Revision for workloads that give each revision pods of its own: the built-in kinds and Rollouts of Argo. Others may update pods in place.
+// defaultScope is Revision for workloads that give each revision pods of its own: those of Kubernetes and Rollouts of Argo. Others may update pods in place.
 // Their pods change the revision without a bind, so only a quota over all revisions holds.
 func defaultScope(target *v1beta1.TargetReference) v1beta1.QuotaScope {
 	kind := schema.FromAPIVersionAndKind(target.APIVersion, target.Kind).GroupKind()
-	if _, builtIn := workload.BuiltIn(kind); builtIn || kind == rollout {
+	switch {
+	case kind.Group == appsv1.GroupName, kind.Group == batchv1.GroupName, kind.Group == corev1.GroupName, kind == rollout:
 		return v1beta1.RevisionQuotaScope
+	default:
+		return v1beta1.WorkloadQuotaScope
 	}
-	return v1beta1.WorkloadQuotaScope
 }
 
 var rollout = schema.GroupKind{Group: "argoproj.io", Kind: "Rollout"}
