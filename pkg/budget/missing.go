@@ -24,29 +24,10 @@ var shown = []State{Doubtful, Unavailable, Pending, Exempt, Available, Gone}
 // Missing names some of the pods that do not count as available, and why, as in "; missing: web-1 (is not ready) and 2 more". It is empty if there are
 // none. The order of the pods does not matter.
 func Missing(f Facts) string {
-	recorded := make(map[types.UID]v1beta1.Operation, len(f.Ledger))
-	for i := range f.Ledger {
-		recorded[f.Ledger[i].UID] = f.Ledger[i].Operation
-	}
-	var all []Pod
-	for _, pod := range f.Pods {
-		operation, isRecorded := recorded[pod.UID]
-		switch {
-		case pod.State == Gone && pod.Why == "": // has ended, and nobody waits for it
-			continue
-		case isRecorded && pod.State != Gone && pod.State != Exempt:
-			pod.State, pod.Why = Available, string(operation)+" under way"
-		case pod.State == Available:
-			continue
-		}
-		all = append(all, pod)
-	}
+	all := MissingPods(f)
 	if len(all) == 0 {
 		return ""
 	}
-	slices.SortFunc(all, func(a, b Pod) int {
-		return cmp.Or(cmp.Compare(slices.Index(shown, a.State), slices.Index(shown, b.State)), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
-	})
 	var named []string
 	for left := longestNamed; len(named) < min(mostNamed, len(all)); {
 		pod := &all[len(named)]
@@ -64,4 +45,30 @@ func Missing(f Facts) string {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return "; missing: " + text
+}
+
+// MissingPods are the pods that do not count as available, in the order of shown. A pod with an operation under way has State Available, and Why names the
+// operation.
+func MissingPods(f Facts) []Pod {
+	recorded := make(map[types.UID]v1beta1.Operation, len(f.Ledger))
+	for i := range f.Ledger {
+		recorded[f.Ledger[i].UID] = f.Ledger[i].Operation
+	}
+	var all []Pod
+	for _, pod := range f.Pods {
+		operation, isRecorded := recorded[pod.UID]
+		switch {
+		case pod.State == Gone && pod.Why == "": // has ended, and nobody waits for it
+			continue
+		case isRecorded && pod.State != Gone && pod.State != Exempt:
+			pod.State, pod.Why = Available, string(operation)+" under way"
+		case pod.State == Available:
+			continue
+		}
+		all = append(all, pod)
+	}
+	slices.SortFunc(all, func(a, b Pod) int {
+		return cmp.Or(cmp.Compare(slices.Index(shown, a.State), slices.Index(shown, b.State)), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+	return all
 }
