@@ -2,6 +2,7 @@ package controller
 
 import (
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +27,8 @@ type account struct {
 	// foreign are active pods that others bound, by the scheduler that their spec names. Pods older than the spread are left out,
 	// unless they name another scheduler: nobody could have divided them.
 	foreign map[string]int32
+	// overfull are failed pods that a kubelet refused because another scheduler had filled its node.
+	overfull int32
 	// revisions counts the active pods of each revision.
 	revisions map[string]int32
 	// unschedulable are the pods for which the scheduler found no node, by what they wait for.
@@ -72,6 +75,8 @@ type podFacts struct {
 	until *metav1.Time
 	// unschedulable is true if the scheduler found no node for the pod.
 	unschedulable bool
+	// overfull is true if a kubelet refused the pod for lack of room.
+	overfull bool
 	// scheduler that the pod's spec names.
 	scheduler string
 }
@@ -91,7 +96,7 @@ func (a *account) take(pod *corev1.Pod, node *corev1.Node) {
 	observed := subset.Observe(pod, node)
 	observed.CostIgnored = !scalesByCost(pod)
 	observed.OfJob = workload.IsOfJob(pod)
-	a.put(observed, podFacts{label: pod.Labels[v1beta1.SubsetLabel], until: pod.DeletionTimestamp, unschedulable: isUnschedulable(pod), scheduler: pod.Spec.SchedulerName})
+	a.put(observed, podFacts{label: pod.Labels[v1beta1.SubsetLabel], until: pod.DeletionTimestamp, unschedulable: isUnschedulable(pod), overfull: refusedForLackOfRoom(pod), scheduler: pod.Spec.SchedulerName})
 }
 
 func (a *account) put(pod subset.Pod, s podFacts) {
@@ -122,6 +127,9 @@ func (a *account) drop(name string) {
 func (a *account) count(e *entry, by int32) {
 	if e.until != nil {
 		keep(a.terminating, e, by)
+	}
+	if e.overfull {
+		a.overfull += by
 	}
 	if !e.Active {
 		return
@@ -172,6 +180,11 @@ func (a *account) isForeign(e *entry) bool {
 	}
 }
 
+// refusedForLackOfRoom is true if the kubelet ended the pod before it started: the reason is OutOfcpu, OutOfmemory, OutOfpods or OutOf with another resource.
+func refusedForLackOfRoom(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodFailed && strings.HasPrefix(pod.Status.Reason, "OutOf")
+}
+
 func (a *account) waiterOf(e *entry) waiter {
 	within, admitted := a.policy.AdmittedTo(e.Admitted, a.spread)
 	if !admitted {
@@ -203,7 +216,7 @@ func (a *account) agrees(with *account) bool {
 		}
 	}
 	return len(a.pods) == len(with.pods) && a.pending == with.pending && a.unplaced == with.unplaced && a.adopted == with.adopted &&
-		a.withoutPatch == with.withoutPatch && maps.Equal(a.foreign, with.foreign) && maps.Equal(a.revisions, with.revisions) && maps.Equal(a.unschedulable, with.unschedulable) &&
+		a.withoutPatch == with.withoutPatch && a.overfull == with.overfull && maps.Equal(a.foreign, with.foreign) && maps.Equal(a.revisions, with.revisions) && maps.Equal(a.unschedulable, with.unschedulable) &&
 		len(a.terminating) == len(with.terminating) && len(a.unwritten) == len(with.unwritten)
 }
 

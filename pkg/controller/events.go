@@ -78,6 +78,11 @@ func admittedSubsetFull(pod *corev1.Pod, subset string) news {
 		"pod " + pod.Name + " was replaced while it was pending: it carries the patch of subset " + subset + ", which other pods have filled since"}
 }
 
+func nodesOverfull(pods int32) news {
+	return news{corev1.EventTypeWarning, v1beta1.ReasonNodesOverfull, "ReportStatus", fmt.Sprintf(
+		"kubelets refused %d pods for lack of room, because another scheduler had filled their nodes; see `kubectl berth doctor`", pods)}
+}
+
 func podsNotWritten(pods int, latest error) news {
 	return news{corev1.EventTypeWarning, v1beta1.ReasonPodsNotWritten, "WritePods",
 		fmt.Sprintf("%d pods could not be written; the controller tries again, see that it may patch them; for instance: %v", pods, latest)}

@@ -20,7 +20,7 @@ var (
 	targetDesc = prometheus.NewDesc("berth_workloadspread_target",
 		"Pods that a subset holds when every pod is where it should be.", []string{"namespace", "workloadspread", "subset"}, nil)
 	stateDesc = prometheus.NewDesc("berth_workloadspread_pods_in_state",
-		"Pods of a spread that may need attention, by state: pending (no node yet), unplaced (in no subset), adopted (bound by others), surplus (above a quota), unadmitted (placed by the default scheduler after the spread was created), other_scheduler (placed by a scheduler that does not divide them).",
+		"Pods of a spread that may need attention, by state: pending (no node yet), unplaced (in no subset), adopted (bound by others), surplus (above a quota), unadmitted (placed by the default scheduler after the spread was created), other_scheduler (placed by a scheduler that does not divide them), overfull (failed, because another scheduler had filled the node).",
 		[]string{"namespace", "workloadspread", "state"}, nil)
 	readyDesc = prometheus.NewDesc("berth_workloadspread_ready",
 		"1 if the spread is valid, its workload exists and its rules are applied, and 0 if not.", []string{"namespace", "workloadspread"}, nil)
@@ -47,7 +47,7 @@ type measure struct {
 	// quota of each subset in the status. Nil if it is not known.
 	quota []int32
 	// unadmitted counts pods that the default scheduler placed, and otherScheduler those of other schedulers.
-	unadmitted, otherScheduler int32
+	unadmitted, otherScheduler, overfull int32
 }
 
 var _ prometheus.Collector = &measures{}
@@ -56,12 +56,14 @@ func newMeasures() *measures {
 	return &measures{measured: map[types.NamespacedName]measure{}, others: map[types.NamespacedName]bool{}}
 }
 
-func (m *measures) take(spread types.NamespacedName, status v1beta1.WorkloadSpreadStatus, f *facts) {
+// take measures a spread. It returns whether kubelets have refused more of its pods than before.
+func (m *measures) take(spread types.NamespacedName, status v1beta1.WorkloadSpreadStatus, f *facts) (refusedMore bool) {
 	now := measure{status: status}
 	if f.policy != nil && f.workload.problem == nil {
 		now.quota = f.policy.Plan(f.workload.replicas).Quota
 	}
 	if f.account != nil {
+		now.overfull = f.overfull
 		for scheduler, pods := range f.foreign {
 			if scheduler == corev1.DefaultSchedulerName {
 				now.unadmitted = pods
@@ -72,12 +74,14 @@ func (m *measures) take(spread types.NamespacedName, status v1beta1.WorkloadSpre
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, known := m.measured[spread]; !known && len(m.measured) >= mostMeasured {
+	before, known := m.measured[spread]
+	if !known && len(m.measured) >= mostMeasured {
 		m.others[spread] = true
-		return
+		return false
 	}
 	delete(m.others, spread)
 	m.measured[spread] = now
+	return now.overfull > before.overfull
 }
 
 func (m *measures) forget(spread types.NamespacedName) {
@@ -119,7 +123,7 @@ func (m *measures) Collect(ch chan<- prometheus.Metric) {
 		}
 		for state, pods := range map[string]int32{
 			"pending": now.status.PendingPods, "unplaced": now.status.UnplacedPods, "adopted": now.status.AdoptedPods, "surplus": now.status.SurplusPods,
-			"unadmitted": now.unadmitted, "other_scheduler": now.otherScheduler,
+			"unadmitted": now.unadmitted, "other_scheduler": now.otherScheduler, "overfull": now.overfull,
 		} {
 			gauge(stateDesc, float64(pods), spread.Namespace, spread.Name, state)
 		}

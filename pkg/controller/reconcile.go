@@ -81,7 +81,9 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	retry := r.writePods(ctx, spread, facts)
 	status := describe(spread, facts)
-	r.measures.take(request.NamespacedName, status, facts)
+	if r.measures.take(request.NamespacedName, status, facts) {
+		nodesOverfull(facts.overfull).send(r.events, spread, nil)
+	}
 	result, err := r.publish(ctx, spread, status, facts)
 	if err != nil {
 		return result, err

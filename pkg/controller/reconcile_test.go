@@ -392,10 +392,11 @@ func TestReconcile(t *testing.T) {
 		}
 		expect(v1beta1.ReasonPodsNotAdmitted, "the default scheduler placed: 2;", "volcano 1;")
 		want := `
-			# HELP berth_workloadspread_pods_in_state Pods of a spread that may need attention, by state: pending (no node yet), unplaced (in no subset), adopted (bound by others), surplus (above a quota), unadmitted (placed by the default scheduler after the spread was created), other_scheduler (placed by a scheduler that does not divide them).
+			# HELP berth_workloadspread_pods_in_state Pods of a spread that may need attention, by state: pending (no node yet), unplaced (in no subset), adopted (bound by others), surplus (above a quota), unadmitted (placed by the default scheduler after the spread was created), other_scheduler (placed by a scheduler that does not divide them), overfull (failed, because another scheduler had filled the node).
 			# TYPE berth_workloadspread_pods_in_state gauge
 			berth_workloadspread_pods_in_state{namespace="default",state="adopted",workloadspread="web"} 0
 			berth_workloadspread_pods_in_state{namespace="default",state="other_scheduler",workloadspread="web"} 1
+			berth_workloadspread_pods_in_state{namespace="default",state="overfull",workloadspread="web"} 0
 			berth_workloadspread_pods_in_state{namespace="default",state="pending",workloadspread="web"} 1
 			berth_workloadspread_pods_in_state{namespace="default",state="surplus",workloadspread="web"} 0
 			berth_workloadspread_pods_in_state{namespace="default",state="unadmitted",workloadspread="web"} 2
@@ -490,7 +491,13 @@ func TestEvents(t *testing.T) {
 		{"a change of readiness is told, warnings only once per generation", func() { f.create(t, deployment(1)) }, []string{
 			"Normal SpreadReady the pods of Deployment default/web are divided over the subsets",
 		}},
-		{"a change of the counts is not told", func() { f.create(t, replicaSet("r1")); f.create(t, pod("p1", "r1", "a")) }, nil},
+		{"a pod for which its node had no room is told once", func() {
+			refused := pod("refused", "r1", "a")
+			refused.Status.Phase, refused.Status.Reason = corev1.PodFailed, "OutOfcpu"
+			f.create(t, replicaSet("r1"))
+			f.create(t, refused)
+		}, []string{"Warning NodesOverfull kubelets refused 1 pods for lack of room, because another scheduler had filled their nodes; see `kubectl berth doctor`"}},
+		{"a change of the counts is not told", func() { f.create(t, pod("p1", "r1", "a")) }, nil},
 		{"the warnings about a new generation are told", func() {
 			spread := &v1beta1.WorkloadSpread{}
 			if err := f.client.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "web"}, spread); err != nil {

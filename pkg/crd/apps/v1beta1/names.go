@@ -130,6 +130,8 @@ const (
 	ReasonRolloutBlocked Reason = "RolloutBlocked"
 	// ReasonPodsNotWritten: the API server refuses what the controller writes to pods, such as deletion costs. Everything else goes on.
 	ReasonPodsNotWritten Reason = "PodsNotWritten"
+	// ReasonNodesOverfull: kubelets refused pods of the spread for lack of room, because another scheduler binds to their nodes too.
+	ReasonNodesOverfull Reason = "NodesOverfull"
 	// ReasonTwoControllers: another program writes the status of the spread too.
 	ReasonTwoControllers Reason = "TwoControllers"
 	// ReasonSpreadWarning: the spread is valid, but probably not what was meant.
