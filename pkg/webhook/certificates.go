@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -70,7 +71,7 @@ type onlyCertificate struct{ next http.RoundTripper }
 
 // RoundTrip sends the request.
 func (o onlyCertificate) RoundTrip(request *http.Request) (*http.Response, error) {
-	if request.Method == http.MethodGet && request.URL.Path == "/api/v1/namespaces/"+certificate.Namespace+"/secrets" {
+	if request.Method == http.MethodGet && strings.HasSuffix(request.URL.Path, "/api/v1/namespaces/"+certificate.Namespace+"/secrets") {
 		request = request.Clone(request.Context())
 		query := request.URL.Query()
 		query.Set("fieldSelector", fields.OneTermEqualSelector("metadata.name", certificate.Secret.Name).String())
