@@ -23,6 +23,8 @@ type budgetValidator struct {
 	budgets *registry
 	// census counts the pods that a budget would cover. Nil warns of nothing that only they tell.
 	census *census.Census
+	// looks has an item for each count that is under way.
+	looks chan struct{}
 }
 
 var _ admission.Validator[*v1beta1.PodUnavailableBudget] = &budgetValidator{}
@@ -40,7 +42,7 @@ func (v *budgetValidator) ValidateUpdate(ctx context.Context, old, pub *v1beta1.
 	}
 	if equality.Semantic.DeepEqual(old.Spec.Selector, pub.Spec.Selector) && equality.Semantic.DeepEqual(old.Spec.TargetReference, pub.Spec.TargetReference) {
 		policy, warnings, err := compile(pub, budget.RefuseChange(old, pub)) // it covers the same pods as before, so it cannot newly overlap with another budget
-		if err != nil {
+		if err != nil || equality.Semantic.DeepEqual(old.Spec, pub.Spec) {
 			return warnings, err
 		}
 		return append(warnings, v.look(ctx, pub, policy)...), nil
@@ -100,13 +102,19 @@ func (v *budgetValidator) validate(ctx context.Context, pub *v1beta1.PodUnavaila
 	return append(warnings, v.look(ctx, pub, policy)...), nil
 }
 
-// longestLook leaves the API server time for the answer: its timeout for the validator is 5 s.
-const longestLook = 2 * time.Second
+// longestLook leaves the API server time for the answer: its timeout for the validator is 5 s. mostLooks bounds what tenants can make this process read at once.
+const longestLook, mostLooks = time.Second, 2
 
 // look returns warnings about the pods that the budget would cover now. They may be from the API server's memory, for nothing is decided by them. If they
 // cannot be counted in time, only the status of the budget tells.
 func (v *budgetValidator) look(ctx context.Context, pub *v1beta1.PodUnavailableBudget, policy *budget.Policy) []string {
 	if v.census == nil {
+		return nil
+	}
+	select {
+	case v.looks <- struct{}{}:
+		defer func() { <-v.looks }()
+	default:
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, longestLook)

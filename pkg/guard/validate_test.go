@@ -173,7 +173,7 @@ func TestReplicasThatCannotBeRead(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			v := budgetValidator{budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).lines.store.census}
+			v := budgetValidator{budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).lines.store.census, looks: make(chan struct{}, mostLooks)}
 			changed := pub.DeepCopy()
 			changed.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(2))
 			for what, validate := range map[string]func() (admission.Warnings, error){
@@ -210,7 +210,7 @@ func TestABudgetIsStoredAlthoughItsPodsCannotBeCounted(t *testing.T) {
 		}
 		return c.List(ctx, list, opts...)
 	}})
-	v := budgetValidator{budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).lines.store.census}
+	v := budgetValidator{budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).lines.store.census, looks: make(chan struct{}, mostLooks)}
 	if warnings, err := v.ValidateCreate(t.Context(), selecting("new", 0, 1)); err != nil || len(warnings) > 0 {
 		t.Errorf("%v, %v", warnings, err)
 	}
