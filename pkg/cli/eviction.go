@@ -48,6 +48,8 @@ type BudgetCount struct {
 	Available int32  `json:"available"`
 	Total     int32  `json:"total"`
 	Allows    int32  `json:"allows"`
+	// Unknown says why the pods could not be counted, for instance for lack of rights. The numbers are 0 then, and the budget may not cover the pod.
+	Unknown string `json:"unknown,omitempty"`
 	// Missing are the pods that do not count as available. A PodDisruptionBudget does not tell its own.
 	Missing []MissingPod `json:"missing,omitempty"`
 }
@@ -89,12 +91,8 @@ func (c *evictionCommand) run(ctx context.Context, cluster *console.Cluster, arg
 	}
 	r := EvictionReport{Namespace: pod.Namespace, Pod: pod.Name, Budgets: []BudgetCount{}}
 	r.Allowed, r.Says = tryEviction(ctx, cluster, pod)
-	for _, of := range []func(context.Context, *console.Cluster, *corev1.Pod) ([]BudgetCount, error){unavailableBudgets, disruptionBudgets} {
-		counts, err := of(ctx, cluster, pod)
-		if err != nil {
-			return err
-		}
-		r.Budgets = append(r.Budgets, counts...)
+	for _, of := range []func(context.Context, *console.Cluster, *corev1.Pod) []BudgetCount{unavailableBudgets, disruptionBudgets} {
+		r.Budgets = append(r.Budgets, of(ctx, cluster, pod)...)
 	}
 	if done, err := c.output.Structured(c.out, r); done {
 		return err
@@ -117,10 +115,10 @@ func tryEviction(ctx context.Context, cluster *console.Cluster, pod *corev1.Pod)
 }
 
 // unavailableBudgets counts as the webhook does.
-func unavailableBudgets(ctx context.Context, cluster *console.Cluster, pod *corev1.Pod) (counts []BudgetCount, err error) {
+func unavailableBudgets(ctx context.Context, cluster *console.Cluster, pod *corev1.Pod) (counts []BudgetCount) {
 	var list policyv1beta1.PodUnavailableBudgetList
 	if err := cluster.List(ctx, &list, client.InNamespace(pod.Namespace)); err != nil {
-		return nil, err
+		return []BudgetCount{{Kind: "PodUnavailableBudget", Name: "*", Unknown: err.Error()}}
 	}
 	reader := census.New(cluster, cluster.SubResource("scale"), cluster, clock.RealClock{})
 	for i := range list.Items {
@@ -131,7 +129,8 @@ func unavailableBudgets(ctx context.Context, cluster *console.Cluster, pod *core
 		}
 		count, err := reader.Take(ctx, pub.Namespace, policy, "")
 		if err != nil {
-			return nil, fmt.Errorf("counting the pods of PodUnavailableBudget %s: %w", pub.Name, err)
+			counts = append(counts, BudgetCount{Kind: "PodUnavailableBudget", Name: pub.Name, Unknown: err.Error()})
+			continue
 		}
 		if !count.Covers(pod.UID) {
 			continue
@@ -149,14 +148,14 @@ func unavailableBudgets(ctx context.Context, cluster *console.Cluster, pod *core
 		}
 		counts = append(counts, of)
 	}
-	return counts, nil
+	return counts
 }
 
 // disruptionBudgets tell what their status says.
-func disruptionBudgets(ctx context.Context, cluster *console.Cluster, pod *corev1.Pod) (counts []BudgetCount, err error) {
+func disruptionBudgets(ctx context.Context, cluster *console.Cluster, pod *corev1.Pod) (counts []BudgetCount) {
 	var list policyv1.PodDisruptionBudgetList
 	if err := cluster.List(ctx, &list, client.InNamespace(pod.Namespace)); err != nil {
-		return nil, err
+		return []BudgetCount{{Kind: "PodDisruptionBudget", Name: "*", Unknown: err.Error()}}
 	}
 	for i := range list.Items {
 		pdb := &list.Items[i]
@@ -165,7 +164,7 @@ func disruptionBudgets(ctx context.Context, cluster *console.Cluster, pod *corev
 			counts = append(counts, BudgetCount{Kind: "PodDisruptionBudget", Name: pdb.Name, Needs: s.DesiredHealthy, Available: s.CurrentHealthy, Total: s.ExpectedPods, Allows: s.DisruptionsAllowed})
 		}
 	}
-	return counts, nil
+	return counts
 }
 
 func (c *evictionCommand) print(r *EvictionReport) error {
@@ -188,6 +187,10 @@ func (c *evictionCommand) print(r *EvictionReport) error {
 	missing := [][]console.Cell{{{Text: "  MISSING"}, {Text: "BUDGET"}, {Text: "STATE"}, {Text: "WHY"}}}
 	number := func(n int32) console.Cell { return console.Cell{Text: strconv.Itoa(int(n))} }
 	for _, of := range r.Budgets {
+		if of.Unknown != "" {
+			missing = append(missing, []console.Cell{{Text: "  ?"}, {Text: of.Name}, {Text: "unknown"}, {Text: of.Unknown}})
+			continue
+		}
 		rows = append(rows, []console.Cell{{Text: "  " + of.Kind + "/" + of.Name}, number(of.Needs), number(of.Available), number(of.Total), number(of.Allows)})
 		for _, pod := range of.Missing {
 			missing = append(missing, []console.Cell{{Text: "  pod/" + pod.Name}, {Text: of.Name}, {Text: string(pod.State)}, {Text: pod.Why}})

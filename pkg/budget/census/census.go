@@ -241,14 +241,14 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, policy *budget.Pol
 
 func (c *Count) add(o *owner) {
 	c.Unwatched = c.Unwatched || !o.watched
-	if !o.unread {
+	if !o.hidesReplicas() {
 		c.Workloads = append(c.Workloads, budget.Workload{Name: o.kind.Kind + " " + o.name, Replicas: o.replicas, Gone: o.gone})
 	}
 }
 
 // miss notes the kind of an owner whose replicas cannot be read. o is nil if there is no owner.
 func (c *Count) miss(o *owner) {
-	if o != nil && o.unread && !slices.Contains(c.Unread, o.kind.String()) {
+	if o != nil && o.hidesReplicas() && !slices.Contains(c.Unread, o.kind.String()) {
 		c.Unread = append(c.Unread, o.kind.String())
 	}
 }
@@ -338,7 +338,7 @@ func (c *Census) observe(ctx context.Context, count *Count, pods []*corev1.Pod, 
 		if observed := &count.Facts.Pods[i]; observed.State == budget.Available && count.LeavesUnasked(pod) {
 			observed.State, observed.Why = budget.Doubtful, "lacks keys of its selectors in annotation "+v1beta1.SelectorKeysAnnotation
 		}
-		count.Facts.Pods[i].Unmanaged = top(i) == nil || top(i).unread
+		count.Facts.Pods[i].Unmanaged = top(i) == nil || top(i).hidesReplicas()
 		if hasEnded := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed; !hasEnded && count.Facts.Pods[i].State != budget.Exempt {
 			count.miss(top(i))
 		}
@@ -354,6 +354,9 @@ func (c *Census) nodeMissing(ctx context.Context, name string) (bool, error) {
 		err := reader.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy)
 		if err == nil {
 			return false, nil
+		}
+		if apierrors.IsForbidden(err) {
+			return false, nil // somebody who may read pods and no nodes counts with a command
 		}
 		if !apierrors.IsNotFound(err) {
 			return false, fmt.Errorf("reading node %s: %w", name, err)
@@ -386,6 +389,9 @@ type owner struct {
 	unread bool
 	parent *metav1.OwnerReference
 }
+
+// hidesReplicas is true if nobody can tell how many pods the owner asks for. An owner that is gone asks for none.
+func (o *owner) hidesReplicas() bool { return o.unread && !o.gone }
 
 func (o *owner) key() workload.Owner { return workload.Owner{Kind: o.kind, Name: o.name, UID: o.uid} }
 

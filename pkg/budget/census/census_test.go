@@ -286,6 +286,33 @@ func TestAScaleThatSaysNothingSensibleIsNotTakenForNone(t *testing.T) {
 	}
 }
 
+// TestAnOwnerThatIsBeingDeletedAsksForNoPods, whether it tells its replicas or not: its finalizers may wait for the end of its pods.
+func TestAnOwnerThatIsBeingDeletedAsksForNoPods(t *testing.T) {
+	site := &corev1.Pod{ObjectMeta: of("a", ownedBy("example.com/v1", "Site", "site", "site"))}
+	c := censusOf(t, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if o.GetObjectKind().GroupVersionKind().Group == "example.com" {
+				o.SetName(key.Name)
+				o.SetUID("site")
+				o.SetDeletionTimestamp(ptr.To(metav1.Now()))
+				return nil
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+		SubResourceGet: func(context.Context, client.Client, string, client.Object, client.Object, ...client.SubResourceGetOption) error {
+			return apierrors.NewNotFound(schema.GroupResource{Group: "example.com", Resource: "sites"}, "site")
+		},
+	}, site)
+	policy := compiled(t, bySelector())
+	count, err := c.Take(t.Context(), "ns", policy, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tally := policy.Tally(count.Facts); tally.Unknown != "" || tally.Total != 0 || tally.Desired != 0 {
+		t.Errorf("%+v with %+v", tally, count.Facts)
+	}
+}
+
 // TestWhichPodsMakeTheReplicasUnknown has a pod of a kind that cannot be read beside a Deployment of 3.
 func TestWhichPodsMakeTheReplicasUnknown(t *testing.T) {
 	for name, tc := range map[string]struct {
