@@ -86,7 +86,8 @@ func (p *Policy) Tally(f Facts) Tally {
 }
 
 // unknown is Tally.Unknown. Pods without a controller count while they exist, beside pods of a workload that tells its replicas. If there is no such
-// workload, they have probably lost theirs, and the budget holds them, as a PodDisruptionBudget does.
+// workload, they have probably lost theirs, and the budget holds them, as a PodDisruptionBudget does. Beside pods of a workload that is gone it does not: the
+// garbage collector has to delete these.
 func (p *Policy) unknown(f Facts, unmanaged int32) string {
 	const remedy = "use minAvailable with a count, or set spec.protectTotalReplicas of the budget (in v1alpha1 the annotation " + v1beta1.ProtectTotalReplicasAnnotation +
 		") to the number of replicas"
@@ -94,12 +95,21 @@ func (p *Policy) unknown(f Facts, unmanaged int32) string {
 	case !p.needsReplicas():
 		return ""
 	case len(f.Unread) > 0:
-		return fmt.Sprintf("Berth cannot read how many replicas %s asks for; let it read the kind and its scale subresource, or %s", strings.Join(f.Unread, ", "), remedy)
-	case unmanaged > 0 && len(f.Workloads) == 0:
+		return fmt.Sprintf("Berth cannot read how many replicas %s asks for; let it read the kind and its scale subresource, or %s", some(f.Unread), remedy)
+	case unmanaged > 0 && !slices.ContainsFunc(f.Workloads, func(w Workload) bool { return w.Gone || w.Replicas > 0 }):
 		return "no controller says how many of the pods there should be; " + remedy
 	default:
 		return ""
 	}
+}
+
+// some are the first names, in order, and how many more there are: messages have a limit.
+func some(names []string) string {
+	names = slices.Sorted(slices.Values(names))
+	if len(names) <= mostNamed {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:mostNamed], ", "), len(names)-mostNamed)
 }
 
 // allGone is true if there are workloads and all of them are gone. The number in the annotation is not valid any more then: nobody creates such pods,

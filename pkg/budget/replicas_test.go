@@ -56,6 +56,8 @@ func TestReplicasThatNobodyCanTell(t *testing.T) {
 			f.Workloads[0].Gone = true
 			return f
 		}(), want: v1beta1.ReasonNothingDesired},
+		"beside a workload that asks for none they are held, for instance a Job that has ended": {rule: "max 1", facts: beside(factsOfNobody(nil, Available, Available), 0),
+			want: v1beta1.ReasonReplicasUnknown, refused: true},
 		"a count in minAvailable needs no replicas": {rule: "min 2", facts: factsOfNobody(unread, times(3, Available)...), want: v1beta1.ReasonWithinBudget},
 		"and holds":                                        {rule: "min 3", facts: factsOfNobody(unread, times(3, Available)...), want: v1beta1.ReasonBudgetExhausted, refused: true},
 		"a budget that needs no pod holds none":            {rule: "max 100%", facts: factsOfNobody(unread, Available), want: v1beta1.ReasonNothingDesired},
