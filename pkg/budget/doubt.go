@@ -11,18 +11,22 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// restartTime is how long a kubelet may take to stop a container after it has observed a new spec, without the grace period of the pod.
-const restartTime = 2 * time.Minute
-
-// longestGrace bounds the grace period for which a doubt may last.
-const longestGrace = 24 * time.Hour
+const (
+	// restartTime is how long a kubelet may take to stop a container after it has observed a new spec, without the grace period of the pod.
+	restartTime = 2 * time.Minute
+	// pullTime is how long the pull of an image may take. Meanwhile the container is down, and the pod still says that it is ready, unless a probe fails.
+	pullTime = time.Hour
+	// longestGrace bounds the grace period for which a doubt may last.
+	longestGrace = 24 * time.Hour
+)
 
 // mostDoubts is how many doubts are remembered. A forgotten one begins again.
 const mostDoubts = 1 << 16
 
 // Doubts end the doubts about pods that nothing in the status of a pod ends. A pod's status may differ from its spec for good: a runtime reports any one of the
-// names that an image has on the node, and a kubelet need not say that it leaves a resize alone. So such a difference counts for restartTime and the grace
-// period, since this process first saw it. By then a kubelet that has observed the spec has stopped the container, and the pod's readiness tells the rest.
+// names that an image has on the node, and a kubelet need not say that it leaves a resize alone. So such a difference counts for some time, since this process
+// first saw it: for restartTime and the grace period if the container has started since the change or needs no image, and otherwise for pullTime and the grace
+// period.
 //
 // A process that starts begins the doubts again. Several processes may end one doubt at different times. Neither lets a pod count too early. Any number of
 // goroutines may use it.
@@ -41,61 +45,87 @@ func NewDoubts() *Doubts { return &Doubts{since: lru.New(mostDoubts)} }
 
 // Observe is like the function Observe, and ends doubts. now must have a reading of the monotonic clock.
 func (d *Doubts) Observe(pod *corev1.Pod, ignored labels.Selector, nodeGone bool, now time.Time) Pod {
-	observed, change := observe(pod, ignored, nodeGone)
-	if change == 0 {
+	observed, doubt := observe(pod, ignored, nodeGone)
+	if doubt.change == 0 {
 		return observed
 	}
-	key, since := doubtKey{pod.UID, change}, now
+	key, since := doubtKey{pod.UID, doubt.change}, now
 	if known, found := d.since.Get(key); found {
 		since = known.(time.Time)
 	} else {
 		d.since.Add(key, now)
 	}
-	if observed.Until = since.Add(restartTime + graceOf(pod)); !now.Before(observed.Until) {
+	if observed.Until = since.Add(doubt.lasts); !now.Before(observed.Until) {
 		observed.State, observed.Why, observed.Until = Available, "", time.Time{}
 	}
 	return observed
 }
 
-func graceOf(pod *corev1.Pod) time.Duration {
+// stopTime is how long a kubelet may take to stop all containers of the pod, one after the other.
+func stopTime(pod *corev1.Pod) time.Duration {
 	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
 	if given := pod.Spec.TerminationGracePeriodSeconds; given != nil {
 		seconds = *given
 	}
-	return time.Duration(min(max(seconds, 0), int64(longestGrace/time.Second))) * time.Second
+	grace := time.Duration(min(max(seconds, 0), int64(longestGrace/time.Second))) * time.Second
+	return min(grace*time.Duration(len(pod.Spec.Containers)+len(restartableInit(pod.Spec.InitContainers))), longestGrace)
 }
 
-// doubtAbout returns why a pod that is ready does not count as available. It is empty if nothing speaks against the pod.
-//
-// change is 0 if something in the pod or its status ends the doubt. Otherwise only time ends it, and change identifies the change of the spec that it is about.
-func doubtAbout(pod *corev1.Pod) (why string, change int64) {
+// doubt is why a pod that is ready does not count as available.
+type doubt struct {
+	// why is empty if nothing speaks against the pod.
+	why string
+	// change identifies the change of the spec that the doubt is about, and lasts is for how long the doubt lasts. Both are 0 if something in the pod or its
+	// status ends the doubt.
+	change int64
+	lasts  time.Duration
+}
+
+func doubtAbout(pod *corev1.Pod) (d doubt) {
 	switch {
 	case !IsProtected(pod):
-		return "has no protection label yet", 0
+		return doubt{why: "has no protection label yet"}
 	case !passesGates(pod):
-		return "a readiness gate is off", 0
+		return doubt{why: "a readiness gate is off"}
 	case !specObserved(pod):
-		return "its kubelet has not seen its latest spec", 0
+		return doubt{why: "its kubelet has not seen its latest spec"}
 	case endsBySchedule(pod):
-		return "activeDeadlineSeconds will end it", 0
+		return doubt{why: "activeDeadlineSeconds will end it"}
 	}
 	if name := containerThat(pod, isToBeResized(pod)); name != "" && conditionIs(pod, corev1.PodResizeInProgress) {
-		return "container " + name + " restarts for a resize", 0
+		return doubt{why: "container " + name + " restarts for a resize"}
 	} else if name != "" {
-		return "container " + name + " restarts once its node has room for its resize", 0
+		return doubt{why: "container " + name + " restarts once its node has room for its resize"}
 	}
 	// A pod that was changed before it was protected is in no ledger, so these two find it.
-	if at := lastWrite(pod, "f:resources"); at != 0 && !isInfeasible(pod) {
+	if at := lastWrite(pod, "f:resources", boundAt(pod)); at != 0 && !isInfeasible(pod) {
 		if name := containerThat(pod, restartsForResources); name != "" {
-			why, change = "container "+name+" may restart for its new resources", at
+			d = doubt{"container " + name + " may restart for its new resources", at, restartTime + stopTime(pod)}
 		}
 	}
-	if at := lastWrite(pod, "f:image"); at > change {
-		if name := containerThat(pod, runsOtherTag); name != "" {
-			why, change = "container "+name+" may restart for its new image", at
+	if at := lastWrite(pod, "f:image", boundAt(pod)); at > d.change {
+		started := func(status *corev1.ContainerStatus) time.Duration { return startedAfter(pod, status, at) }
+		if name := containerThat(pod, func(container *corev1.Container, status *corev1.ContainerStatus) bool {
+			return runsOtherTag(container, status) && started(status) == 0
+		}); name != "" {
+			return doubt{"container " + name + " may restart for its new image", at, pullTime + stopTime(pod)}
+		}
+		if name := containerThat(pod, func(container *corev1.Container, status *corev1.ContainerStatus) bool {
+			return runsOtherTag(container, status) && started(status) <= restartTime
+		}); name != "" {
+			return doubt{"container " + name + " has just started, and its node reports another image", at, restartTime + stopTime(pod)}
 		}
 	}
-	return why, change
+	return d
+}
+
+// startedAfter is how long after a write of the spec the container has started. It is 0 if the container has not started since, or if that is not known. The
+// clocks of a node and of the API server may differ by up to restartTime: a container that has started later than that runs the spec.
+func startedAfter(pod *corev1.Pod, status *corev1.ContainerStatus, written int64) time.Duration {
+	if len(pod.ManagedFields) == 0 || status.State.Running == nil {
+		return 0
+	}
+	return max(status.State.Running.StartedAt.Sub(time.Unix(written, 0)), 0)
 }
 
 // containerThat is the name of the first container for which is is true, empty if there is none. status is nil if the pod reports none.
@@ -138,11 +168,11 @@ func runsOtherTag(container *corev1.Container, status *corev1.ContainerStatus) b
 	return status != nil && otherTag(status.Image, container.Image)
 }
 
-// lastWrite identifies the latest write of a field of the spec since the pod has its node, 0 if there is none. Earlier writes restart no container. field is
-// the field as managedFields name it. Both times are of the API server's clock.
+// lastWrite identifies the latest write of a field of the spec after a time, 0 if there is none. field is the field as managedFields name it. Both times are of
+// the API server's clock.
 //
 // If nobody knows who wrote what, as in some caches, any change of the spec counts, and lastWrite is its generation.
-func lastWrite(pod *corev1.Pod, field string) (latest int64) {
+func lastWrite(pod *corev1.Pod, field string, after time.Time) (latest int64) {
 	if !WasChanged(pod) {
 		return 0
 	}
@@ -152,18 +182,19 @@ func lastWrite(pod *corev1.Pod, field string) (latest int64) {
 	for i := range pod.ManagedFields {
 		entry := &pod.ManagedFields[i]
 		isSpec := entry.Subresource == "" || entry.Subresource == "resize" // and not, for instance, that of ephemeral containers
-		if isSpec && entry.Time != nil && entry.FieldsV1 != nil && isAfterBinding(entry.Time.Time, pod) && bytes.Contains(entry.FieldsV1.Raw, []byte(`"`+field+`":`)) {
+		if isSpec && entry.Time != nil && entry.FieldsV1 != nil && entry.Time.After(after) && bytes.Contains(entry.FieldsV1.Raw, []byte(`"`+field+`":`)) {
 			latest = max(latest, entry.Time.Unix())
 		}
 	}
 	return latest
 }
 
-func isAfterBinding(at time.Time, pod *corev1.Pod) bool {
+// boundAt is when the pod got its node, or the zero time if that is not known. Earlier writes restart no container.
+func boundAt(pod *corev1.Pod) time.Time {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
-			return at.After(c.LastTransitionTime.Time)
+			return c.LastTransitionTime.Time
 		}
 	}
-	return true
+	return time.Time{}
 }

@@ -48,26 +48,29 @@ func TestOnlyAChangeThatMayRestartAContainerMakesItsPodDoubtful(t *testing.T) {
 		pod  *corev1.Pod
 		want string
 	}{
-		"two tags of one image":                             {pod: pod(image("web:2"), created)},
-		"two tags, and a container to debug":                {pod: pod(image("web:2"), created, written(time.Minute, "ephemeralcontainers", `{"f:spec":{"f:ephemeralContainers":{"k:{\"name\":\"debug\"}":{"f:image":{}}}}}`))},
-		"two tags, and a gate of somebody's was removed":    {pod: pod(image("web:2"), created, written(0, "", `{"f:spec":{"f:schedulingGates":{}}}`))},
-		"two tags, and a toleration was added":              {pod: pod(image("web:2"), created, written(time.Minute, "", `{"f:spec":{"f:tolerations":{}}}`))},
-		"two tags, and a resize":                            {pod: pod(image("web:2"), created, written(time.Minute, "resize", `{"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:resources":{}}}}}`))},
-		"two tags, and its kubelet reports it":              {pod: pod(image("web:2"), created, written(time.Minute, "status", `{"f:status":{"f:containerStatuses":{"k:{\"name\":\"main\"}":{"f:image":{}}}}}`))},
-		"another image before it has its node":              {pod: pod(image("web:2"), created, written(0, "", fieldsOfImage))},
-		"another image":                                     {pod: pod(image("web:2"), created, written(time.Second, "", fieldsOfImage)), want: "container main may restart for its new image"},
-		"another image, and nobody knows who wrote it":      {pod: pod(image("web:2")), want: "container main may restart for its new image"},
-		"another image of a sidecar":                        {pod: pod(sidecar("side:2", "side:1"), created, written(time.Second, "", fieldsOfImage)), want: "container side may restart for its new image"},
-		"memory that the kubelet says nothing about":        {pod: pod(memory("2Mi"), runsMemory("1Mi"), created, written(time.Second, "resize", fieldsOfAll)), want: "container main may restart for its new resources"},
-		"memory that its node has no room for now":          {pod: pod(memory("2Mi"), runsMemory("1Mi"), deferred), want: "container main restarts once its node has room for its resize"},
-		"memory that its node never has room for":           {pod: pod(memory("2Mi"), runsMemory("1Mi"), infeasible(2))},
-		"memory that the kubelet is about to give it":       {pod: pod(memory("2Mi"), runsMemory("1Mi"), beingResized), want: "container main restarts for a resize"},
-		"memory as it was created":                          {pod: pod(memory("2Mi"), runsMemory("1Mi"), neverChanged)},
-		"a deadline from its template":                      {pod: pod(deadline(corev1.RestartPolicyNever), written(-time.Second, "", `{"f:spec":{"f:activeDeadlineSeconds":{}}}`))},
-		"an earlier deadline":                               {pod: pod(deadline(corev1.RestartPolicyNever), written(time.Second, "", `{"f:spec":{"f:activeDeadlineSeconds":{}}}`)), want: "activeDeadlineSeconds will end it"},
-		"a spec that the kubelet has not seen":              {pod: pod(func(p *corev1.Pod) { p.Generation = 3 }), want: "its kubelet has not seen its latest spec"},
-		"no label by which the API server asks the webhook": {pod: pod(unlabelled), want: "has no protection label yet"},
-		"a readiness gate":                                  {pod: pod(gatedOff), want: "a readiness gate is off"},
+		"two tags of one image":                                                     {pod: pod(image("web:2"), created)},
+		"two tags, and a container to debug":                                        {pod: pod(image("web:2"), created, written(time.Minute, "ephemeralcontainers", `{"f:spec":{"f:ephemeralContainers":{"k:{\"name\":\"debug\"}":{"f:image":{}}}}}`))},
+		"two tags, and a gate of somebody's was removed":                            {pod: pod(image("web:2"), created, written(0, "", `{"f:spec":{"f:schedulingGates":{}}}`))},
+		"two tags, and a toleration was added":                                      {pod: pod(image("web:2"), created, written(time.Minute, "", `{"f:spec":{"f:tolerations":{}}}`))},
+		"two tags, and a resize":                                                    {pod: pod(image("web:2"), created, written(time.Minute, "resize", `{"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:resources":{}}}}}`))},
+		"two tags, and its kubelet reports it":                                      {pod: pod(image("web:2"), created, written(time.Minute, "status", `{"f:status":{"f:containerStatuses":{"k:{\"name\":\"main\"}":{"f:image":{}}}}}`))},
+		"another image before it has its node":                                      {pod: pod(image("web:2"), created, written(0, "", fieldsOfImage))},
+		"another image":                                                             {pod: pod(image("web:2"), created, written(time.Second, "", fieldsOfImage)), want: "container main may restart for its new image"},
+		"another image, and nobody knows who wrote it":                              {pod: pod(image("web:2")), want: "container main may restart for its new image"},
+		"another image, and the container has started long since":                   {pod: pod(image("web:2"), created, written(time.Second, "", fieldsOfImage), started(restartTime+2*time.Second))},
+		"another image, and the container has started by a clock that may be wrong": {pod: pod(image("web:2"), created, written(time.Second, "", fieldsOfImage), started(restartTime)), want: "container main has just started, and its node reports another image"},
+		"another image of a sidecar":                                                {pod: pod(sidecar("side:2", "side:1"), created, written(time.Second, "", fieldsOfImage)), want: "container side may restart for its new image"},
+		"memory that the kubelet says nothing about":                                {pod: pod(memory("2Mi"), runsMemory("1Mi"), created, written(time.Second, "resize", fieldsOfAll)), want: "container main may restart for its new resources"},
+		"memory that its node has no room for now":                                  {pod: pod(memory("2Mi"), runsMemory("1Mi"), deferred), want: "container main restarts once its node has room for its resize"},
+		"memory that its node never has room for":                                   {pod: pod(memory("2Mi"), runsMemory("1Mi"), infeasible(2))},
+		"memory that the kubelet is about to give it":                               {pod: pod(memory("2Mi"), runsMemory("1Mi"), beingResized), want: "container main restarts for a resize"},
+		"memory as it was created":                                                  {pod: pod(memory("2Mi"), runsMemory("1Mi"), neverChanged)},
+		"a deadline from its template":                                              {pod: pod(deadline(corev1.RestartPolicyNever), written(-time.Second, "", `{"f:spec":{"f:activeDeadlineSeconds":{}}}`), madeAt(-time.Second))},
+		"a deadline before it has its node":                                         {pod: pod(deadline(corev1.RestartPolicyNever), written(-time.Second, "", `{"f:spec":{"f:activeDeadlineSeconds":{}}}`), madeAt(-time.Minute)), want: "activeDeadlineSeconds will end it"},
+		"an earlier deadline":                                                       {pod: pod(deadline(corev1.RestartPolicyNever), written(time.Second, "", `{"f:spec":{"f:activeDeadlineSeconds":{}}}`)), want: "activeDeadlineSeconds will end it"},
+		"a spec that the kubelet has not seen":                                      {pod: pod(func(p *corev1.Pod) { p.Generation = 3 }), want: "its kubelet has not seen its latest spec"},
+		"no label by which the API server asks the webhook":                         {pod: pod(unlabelled), want: "has no protection label yet"},
+		"a readiness gate":                                                          {pod: pod(gatedOff), want: "a readiness gate is off"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -82,6 +85,23 @@ func TestOnlyAChangeThatMayRestartAContainerMakesItsPodDoubtful(t *testing.T) {
 	}
 }
 
+// started has the kubelet report that the first container has started, so long after the pod got its node.
+func started(after time.Duration) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.ContainerStatuses[0].State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(bound.Add(after))}
+	}
+}
+
+// madeAt is when the pod was created, so long after it got its node.
+func madeAt(after time.Duration) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(bound.Add(after)) }
+}
+
+func another(p *corev1.Pod) {
+	p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "another", Image: "other:1"})
+	p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: "another", Image: "other:1", Ready: true})
+}
+
 func gatedOff(p *corev1.Pod) { p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "x"}} }
 
 func TestADoubtEndsByTimeIfNothingElseEndsIt(t *testing.T) {
@@ -94,9 +114,11 @@ func TestADoubtEndsByTimeIfNothingElseEndsIt(t *testing.T) {
 		// after is how long the doubt lasts, 0 for as long as the pod stays like this.
 		after time.Duration
 	}{
-		"an image that is reported by another tag":  {pod(image("web:2"), created, written(second, "", fieldsOfImage)), 2*time.Minute + 30*second},
-		"a container that may end slowly":           {pod(image("web:2"), created, written(second, "", fieldsOfImage), grace(600)), 12 * time.Minute},
-		"one that may take more than all time":      {pod(image("web:2"), created, written(second, "", fieldsOfImage), grace(1<<62)), 24*time.Hour + 2*time.Minute},
+		"an image that may still be pulled":         {pod(image("web:2"), created, written(second, "", fieldsOfImage), started(0)), time.Hour + 30*second},
+		"an image that is reported by another tag":  {pod(image("web:2"), created, written(second, "", fieldsOfImage), started(2*second)), 2*time.Minute + 30*second},
+		"a container that may end slowly":           {pod(image("web:2"), created, written(second, "", fieldsOfImage), started(2*second), grace(600)), 12 * time.Minute},
+		"one that may take more than all time":      {pod(image("web:2"), created, written(second, "", fieldsOfImage), started(2*second), grace(1<<62)), 24*time.Hour + 2*time.Minute},
+		"two containers, one after the other":       {pod(image("web:2"), created, written(second, "", fieldsOfImage), started(2*second), another), 2*time.Minute + 60*second},
 		"resources that no condition tells about":   {pod(memory("2Mi"), runsMemory("1Mi"), created, written(second, "resize", fieldsOfAll)), 2*time.Minute + 30*second},
 		"an infeasible resize before another image": {pod(memory("2Mi"), runsMemory("1Mi"), infeasible(1)), 2*time.Minute + 30*second},
 		"a resize that waits for room":              {pod(memory("2Mi"), runsMemory("1Mi"), deferred), 0},
@@ -125,9 +147,21 @@ func TestADoubtEndsByTimeIfNothingElseEndsIt(t *testing.T) {
 	}
 }
 
+// TestAForecastCountsOnNoDoubt that time may have ended where the status was written.
+func TestAForecastCountsOnNoDoubt(t *testing.T) {
+	for want, p := range map[State]*corev1.Pod{
+		Available: pod(image("web:2"), created, written(time.Second, "", fieldsOfImage)),
+		Doubtful:  pod(memory("2Mi"), runsMemory("1Mi"), deferred),
+	} {
+		if got := Expect(p, nil); got.State != want || (got.Why == "") != (want == Available) {
+			t.Errorf("got %+v, want %s", got, want)
+		}
+	}
+}
+
 func TestEachChangeOfAPodIsDoubtedAnew(t *testing.T) {
 	changed := func(after time.Duration, more ...func(*corev1.Pod)) *corev1.Pod {
-		p := pod(image("web:2"), created, written(after, "", fieldsOfImage))
+		p := pod(image("web:2"), created, written(after, "", fieldsOfImage), started(after+time.Second))
 		for _, change := range more {
 			change(p)
 		}

@@ -52,15 +52,24 @@ func Observe(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) Pod {
 	return observed
 }
 
-// observe also returns the change that a doubt is about, if only time ends the doubt.
-func observe(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) (_ Pod, change int64) {
+// Expect is Observe for a Forecast. A doubt that only time ends may have ended where the status was written, so such a pod is Available.
+func Expect(pod *corev1.Pod, ignored labels.Selector) Pod {
+	observed, d := observe(pod, ignored, false)
+	if d.change != 0 {
+		observed.State, observed.Why = Available, ""
+	}
+	return observed
+}
+
+// observe also returns the doubt about the pod, if there is one.
+func observe(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) (_ Pod, d doubt) {
 	state, why := stateOf(pod, ignored, nodeGone)
 	if state == Available {
-		if why, change = doubtAbout(pod); why != "" {
-			state = Doubtful
+		if d = doubtAbout(pod); d.why != "" {
+			state, why = Doubtful, d.why
 		}
 	}
-	return Pod{Name: pod.Name, UID: pod.UID, State: state, Why: why}, change
+	return Pod{Name: pod.Name, UID: pod.UID, State: state, Why: why}, d
 }
 
 // WasChanged is true if the spec of the pod has changed since its containers could start. Berth's scheduler changes a pod once before that, when it opens the
@@ -99,7 +108,7 @@ func stateOf(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) (_ State, 
 // endsBySchedule is true for a pod with activeDeadlineSeconds that may not come from its template. Templates of pods that always restart have none. A pod
 // that ends by itself may have been created with one. Once it was written again, nobody can tell whether the deadline is the original one.
 func endsBySchedule(pod *corev1.Pod) bool {
-	return pod.Spec.ActiveDeadlineSeconds != nil && (pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || lastWrite(pod, "f:activeDeadlineSeconds") != 0)
+	return pod.Spec.ActiveDeadlineSeconds != nil && (pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || lastWrite(pod, "f:activeDeadlineSeconds", pod.CreationTimestamp.Time) != 0)
 }
 
 func hasEnded(pod *corev1.Pod) bool {

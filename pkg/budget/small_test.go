@@ -166,7 +166,7 @@ func (s *small) observe(p *smallPod, i int) Pod {
 	begin, doubts, object := time.Unix(0, 0), NewDoubts(), s.object(p, i)
 	seen := doubts.Observe(object, nil, false, begin)
 	if p.certain == p.spec {
-		seen = doubts.Observe(object, nil, false, begin.Add(time.Hour))
+		seen = doubts.Observe(object, nil, false, begin.Add(pullTime+longestGrace))
 	}
 	return seen
 }

@@ -42,7 +42,7 @@ func TestADrainGoesOnOnceADoubtHasEnded(t *testing.T) {
 	if v := evict(one, 0); !v.Allowed {
 		t.Errorf("got %+v of the pod itself, without which enough serve", v)
 	}
-	clock.SetTime(clock.Now().Add(2*time.Minute + 29*time.Second))
+	clock.SetTime(clock.Now().Add(time.Hour + 29*time.Second))
 	if v := evict(one, 1); v.Allowed {
 		t.Errorf("got %+v before the kubelet must have acted", v)
 	}

@@ -144,17 +144,17 @@ type forecast struct {
 }
 
 func (f forecast) has(pod *corev1.Pod) bool {
-	observed := budget.Observe(pod, f.ignored, false)
+	observed := budget.Expect(pod, f.ignored)
 	return f.May(&observed)
 }
 
 func (f forecast) take(pod *corev1.Pod) {
-	observed := budget.Observe(pod, f.ignored, false)
+	observed := budget.Expect(pod, f.ignored)
 	f.Take(&observed)
 }
 
 func (f forecast) refused(pod *corev1.Pod) {
-	observed := budget.Observe(pod, f.ignored, false)
+	observed := budget.Expect(pod, f.ignored)
 	f.Refused(&observed)
 }
 

@@ -227,7 +227,7 @@ func (b *budgets) spare(preemptor *corev1.Pod, pods []*corev1.Pod) sets.Set[type
 		}
 		for _, known := range b.known[pod.Namespace] {
 			if b.covers(known, pod) {
-				covered[known] = append(covered[known], budget.Observe(pod, known.policy.Ignored, false))
+				covered[known] = append(covered[known], budget.Expect(pod, known.policy.Ignored))
 			}
 		}
 	}
