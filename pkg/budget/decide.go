@@ -95,7 +95,7 @@ func (p *Policy) unknown(f Facts, unmanaged int32) string {
 	case !p.needsReplicas():
 		return ""
 	case len(f.Unread) > 0:
-		return fmt.Sprintf("Berth cannot read how many replicas %s asks for; let it read the kind and its scale subresource, or %s", some(f.Unread), remedy)
+		return fmt.Sprintf("Berth cannot read how many replicas %s asks for; let it read the kind and its scale subresource, if the API server serves them, or %s", some(f.Unread), remedy)
 	case unmanaged > 0 && !slices.ContainsFunc(f.Workloads, func(w Workload) bool { return w.Gone || w.Replicas > 0 }):
 		return "no controller says how many of the pods there should be; " + remedy
 	default:

@@ -397,7 +397,7 @@ profiles:
 - name: stock
   pluginConfig:
   - {name: DefaultEvictor, args: {}}
-  - {name: SubsetEvictor, args: {}}
+  - {name: SubsetEvictor, args: {ignoreReturn: true}}
   - {name: PodLifeTime, args: {maxPodLifeTimeSeconds: 1, namespaces: {include: [%s]}}}
   plugins: {%sdeschedule: {enabled: [PodLifeTime]}}
 `, ns, more)

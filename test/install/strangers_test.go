@@ -16,7 +16,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/endpoint"
 )
@@ -136,8 +138,8 @@ func (c *cluster) expectNewPaths(t *testing.T, before []string) (paths []string)
 	return paths
 }
 
-// removePaths removes the paths of the webhooks of budgets, as install.md says for a path that has leaked.
-func (c *cluster) removePaths(t *testing.T) {
+// replacePaths gives the webhooks of budgets other paths, as install.md says for a path that has leaked.
+func (c *cluster) replacePaths(t *testing.T) {
 	t.Helper()
 	validating, mutating := c.client.AdmissionregistrationV1().ValidatingWebhookConfigurations(), c.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	first, err := validating.Get(t.Context(), "berth-budget", metav1.GetOptions{})
@@ -148,9 +150,10 @@ func (c *cluster) removePaths(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	segment := strings.ReplaceAll(string(uuid.NewUUID()), "-", "")
 	for _, configuration := range []runtime.Object{first, second} {
 		for _, webhook := range endpoint.WebhooksOf(configuration) {
-			webhook.Client.Service.Path = nil
+			webhook.Client.Service.Path = ptr.To("/" + segment + webhook.Handler)
 		}
 	}
 	if _, err := validating.Update(t.Context(), first, metav1.UpdateOptions{}); err != nil {
@@ -227,7 +230,7 @@ func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
 	t.Run("the API server asks while paths are replaced", func(t *testing.T) {
 		asking := c.startAsking(t, pod.Name)
 		for range 5 {
-			c.removePaths(t)
+			c.replacePaths(t)
 			paths = c.expectNewPaths(t, paths)
 			asking.expectMore(t)
 		}
