@@ -271,11 +271,12 @@ test-line: tools build $(BIN)/helm $(BIN)/release ## an hour | With LINE=1.37: c
 
 ##@ Test one thing for longer
 
-# The detector writes a file for each process in which it finds a race. A machine that is slower by its ten times fails tests by their clocks, so they are not what counts.
+# The detector writes a file for each process in which it finds a race. It makes programs up to ten times slower, so tests may fail by their clocks: the files count.
 .PHONY: test-race
 test-race: tools ## an hour | Run the suites of the control plane with Berth's programs built to find data races, and list what they find; SUITE="./test/budget" picks one.
 	@mkdir -p $(BIN)/race && cp -f --link $(CONTROL_PLANE) $(BIN)/race/ && rm -rf $(CURDIR)/.race && mkdir $(CURDIR)/.race
 	$(call build-commands,$(LINKED) $(CLIENTS),/race,-race)
+	@cp cmd/kubectl-berth/kubectl_complete-berth $(BIN)/race/
 	-BERTH_LINE=race GORACE="log_path=$(CURDIR)/.race/report" $(GO) test -p 1 -count=1 -timeout=40m -skip='$(ALONE)' $(or $(SUITE),$(addprefix ./test/,integration budget descheduler sidecar federation))
 	@cat $(CURDIR)/.race/* 2>/dev/null && exit 1 || echo "no data race"
 

@@ -194,7 +194,7 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 			verdict = Verdict{Allowed: true, Reason: v1beta1.ReasonExempted} // recorded as well, so that the pod does not count as available for others
 		}
 		if !verdict.Allowed {
-			if entries := len(d.Ledger); entries != counted {
+			if entries := len(d.Ledger); entries != counted && verdict.Reason != v1beta1.ReasonReplicasUnknown {
 				missing, counted = Missing(Facts{Pods: f.Pods, Ledger: d.Ledger}), entries
 			}
 			verdict.Message = p.refusal(r, verdict.Reason, d.Tally, len(d.Ledger), missing)

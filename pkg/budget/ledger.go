@@ -69,7 +69,7 @@ func rank(operation v1beta1.Operation) int {
 // A running pod that the budget does not cover, or that is exempt, proves nothing: it may come back before the operation happens. Meanwhile its entry
 // lowers no count.
 func Settled(entry *v1beta1.LedgerEntry, pod *corev1.Pod) bool {
-	if pod == nil || pod.DeletionTimestamp != nil || hasEnded(pod) {
+	if pod == nil || pod.DeletionTimestamp != nil || HasEnded(pod) {
 		return true
 	}
 	if entry.Revision != "" && !isAfter(pod.ResourceVersion, entry.Revision) {

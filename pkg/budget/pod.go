@@ -85,7 +85,7 @@ func WasChanged(pod *corev1.Pod) bool {
 // stateOf is the state of a pod without doubts about it.
 func stateOf(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) (_ State, why string) {
 	switch {
-	case hasEnded(pod):
+	case HasEnded(pod):
 		return Gone, ""
 	case pod.DeletionTimestamp != nil:
 		return Gone, "terminates"
@@ -111,7 +111,8 @@ func endsBySchedule(pod *corev1.Pod) bool {
 	return pod.Spec.ActiveDeadlineSeconds != nil && (pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || lastWrite(pod, "f:activeDeadlineSeconds", pod.CreationTimestamp.Time) != 0)
 }
 
-func hasEnded(pod *corev1.Pod) bool {
+// HasEnded is true for a pod that has succeeded or failed: nothing runs in it any more.
+func HasEnded(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 

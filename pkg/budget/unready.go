@@ -18,7 +18,7 @@ func TakesOut(before, after *corev1.Pod) bool {
 	if !serves(before) {
 		return false
 	}
-	return isMarkedUnavailable(after) || (!IsReady(after) || hasEnded(after) || !passesGates(after)) && !reportsContainers(before, after)
+	return isMarkedUnavailable(after) || (!IsReady(after) || HasEnded(after) || !passesGates(after)) && !reportsContainers(before, after)
 }
 
 // serves is true for a pod that is ready, that has no readiness gate turned off, and that no label takes out of service. If a gate is off, the kubelet

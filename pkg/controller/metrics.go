@@ -46,7 +46,7 @@ type measure struct {
 	status v1beta1.WorkloadSpreadStatus
 	// quota of each subset in the status. Nil if it is not known.
 	quota []int32
-	// unadmitted counts pods that the default scheduler placed, and otherScheduler those of other schedulers.
+	// unadmitted counts pods that the default scheduler placed, otherScheduler those of other schedulers, and overfull those that a kubelet refused for lack of room.
 	unadmitted, otherScheduler, overfull int32
 }
 

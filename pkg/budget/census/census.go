@@ -339,7 +339,7 @@ func (c *Census) observe(ctx context.Context, count *Count, pods []*corev1.Pod, 
 			observed.State, observed.Why = budget.Doubtful, "lacks keys of its selectors in annotation "+v1beta1.SelectorKeysAnnotation
 		}
 		count.Facts.Pods[i].Unmanaged = top(i) == nil || top(i).hidesReplicas()
-		if hasEnded := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed; !hasEnded && count.Facts.Pods[i].State != budget.Exempt {
+		if !budget.HasEnded(pod) && count.Facts.Pods[i].State != budget.Exempt {
 			count.miss(top(i))
 		}
 	}

@@ -2,10 +2,8 @@ package budget
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -67,24 +65,18 @@ func disruptionAllowed(facts model.Facts, t model.Tally) condition {
 		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1beta1.ReasonNoneMayGo,
 			fmt.Sprintf("all %d pods must be available, so no pod may ever be deleted, evicted or restarted, and node drains never finish; raise maxUnavailable, lower minAvailable, or scale up", t.Total)}
 	default:
-		reason := v1beta1.ReasonInsufficientPods
-		if t.Available+doubtful(facts) > t.Desired {
+		reason, doubtful := v1beta1.ReasonInsufficientPods, int32(0)
+		for _, pod := range model.MissingPods(facts) {
+			if pod.State == model.Doubtful {
+				doubtful++
+			}
+		}
+		if t.Available+doubtful > t.Desired {
 			reason = v1beta1.ReasonPodsDoubtful
 		}
 		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, reason,
 			fmt.Sprintf("%d of %d desired pods are available%s", t.Available, t.Desired, model.Missing(facts))}
 	}
-}
-
-// doubtful is how many pods without an operation under way are Doubtful.
-func doubtful(facts model.Facts) (n int32) {
-	for i := range facts.Pods {
-		pod := &facts.Pods[i]
-		if pod.State == model.Doubtful && !slices.ContainsFunc(facts.Ledger, func(e v1beta1.LedgerEntry) bool { return e.UID == pod.UID }) {
-			n++
-		}
-	}
-	return n
 }
 
 func enforcing(policy *model.Policy, count *census.Count) condition {
@@ -94,8 +86,7 @@ func enforcing(policy *model.Policy, count *census.Count) condition {
 	}
 	unprotected := 0
 	for _, pod := range count.Pods {
-		hasEnded := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if !hasEnded && mayBeProtected(pod, count.Ignored) && (!model.IsProtected(pod) || count.LeavesUnasked(pod)) {
+		if !model.HasEnded(pod) && mayBeProtected(pod, count.Ignored) && (!model.IsProtected(pod) || count.LeavesUnasked(pod)) {
 			unprotected++
 		}
 	}

@@ -73,8 +73,8 @@ func (p *Plugin) Filter(pod *corev1.Pod) bool {
 	return !p.looksAt(pod) || (cycle.Evictable(pod) || cycle.Removable(pod)) && p.passes(pod)
 }
 
-// PreEvictionFilter is false if the pod's spread is paused, a budget has no room for the pod, or its replacement comes back to the same node. It takes no room: strategies of the framework call it
-// for all pods of a node, and evict few of them.
+// PreEvictionFilter is false if the pod's spread is paused, a budget has no room for the pod, or its replacement comes back to the same node. It takes no room:
+// strategies of the framework call it for all pods of a node, and evict few of them.
 func (p *Plugin) PreEvictionFilter(pod *corev1.Pod) bool {
 	return !p.looksAt(pod) || p.passes(pod)
 }
