@@ -1,14 +1,17 @@
 // Command cluster measures what Berth costs the API server for objects that do not use Berth. It compares a control plane on which Berth was never installed
 // with one that has Berth and no spread, budget or set. Both run at the same time, and the operations alternate between them. It prints the processor time
 // of the API server for each operation, medians over rounds, and their ratio. What the API server uses at rest is a line of its own, and is no part of the operations. With
-// -protected, Berth's control plane also has that many pods of a budget in another namespace.
+// -protected, both also have that many pods in another namespace, which a budget protects where Berth is. With -watch, the one without Berth gets as many plain watches of pods and nodes
+// as Berth has: the rest is what Berth's admission costs.
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -16,10 +19,14 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
@@ -35,10 +42,11 @@ const namespace = "measured"
 func main() {
 	rounds := flag.Int("rounds", 11, "rounds; the medians are over all but the first")
 	times := flag.Int("times", 300, "operations of each kind in a round")
-	protected := flag.Int("protected", 0, "pods of a budget in another namespace")
+	protected := flag.Int("protected", 0, "pods in another namespace, which a budget protects where Berth is")
+	watch := flag.Bool("watch", false, "watch on the control plane without Berth what Berth watches: what remains is the cost of its admission")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *rounds, *times, *protected)
+	err := run(ctx, *rounds, *times, *protected, *watch)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cluster:", err)
@@ -64,7 +72,7 @@ const rest = 4 * time.Second
 // resting is the operation of doing nothing for a second.
 const resting = "a second at rest"
 
-func run(ctx context.Context, rounds, times, protected int) (err error) {
+func run(ctx context.Context, rounds, times, protected int, watch bool) (err error) {
 	dir, err := os.MkdirTemp("", "berth-cluster-")
 	if err != nil {
 		return err
@@ -92,18 +100,21 @@ func run(ctx context.Context, rounds, times, protected int) (err error) {
 		}
 		planes = append(planes, p)
 	}
-	if err := planes[1].protect(ctx, protected); err != nil {
+	if err := protect(ctx, planes, cluster, protected); err != nil {
 		return err
+	}
+	if watch {
+		if err := planes[0].watchLike(ctx, planes[1]); err != nil {
+			return err
+		}
 	}
 	for round := range rounds {
 		if err := measureRest(ctx, planes); err != nil {
 			return err
 		}
 		for _, operation := range operations {
-			for i := range planes {
-				if err := planes[(i+round)%2].measure(ctx, operation, times, round); err != nil {
-					return err
-				}
+			if err := measure(ctx, planes, operation, round, times); err != nil {
+				return err
 			}
 		}
 		for _, p := range planes {
@@ -208,20 +219,78 @@ func (p *plane) prepare(ctx context.Context) error {
 	return err
 }
 
-// protect creates pods that have the label of protected pods, in a namespace of their own.
-func (p *plane) protect(ctx context.Context, pods int) error {
+// protect creates pods in a namespace of their own, and a budget that covers them if the control plane has Berth. It waits until all have the label.
+func protect(ctx context.Context, planes []*plane, cluster *harness.Cluster, pods int) error {
+	if pods == 0 {
+		return nil
+	}
 	const other = "protected"
-	if _, err := p.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}}, metav1.CreateOptions{}); err != nil {
+	for _, p := range planes {
+		if _, err := p.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}}, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		for i := range pods {
+			pod := podNamed(fmt.Sprint("protected-", i))
+			pod.Namespace = other
+			if _, err := p.client.CoreV1().Pods(other).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+				return err
+			}
+		}
+	}
+	const pub = `{apiVersion: policy.kruise.io/v1beta1, kind: PodUnavailableBudget, metadata: {name: all}, spec: {selector: {matchLabels: {app: measured}}, minAvailable: 1}}`
+	if err := cluster.ApplyYAML(ctx, other, pub); err != nil {
 		return err
 	}
-	for i := range pods {
-		pod := podNamed(fmt.Sprint("protected-", i))
-		pod.Namespace, pod.Labels[v1beta1.ProtectedLabel] = other, v1beta1.ProtectedValue
-		if _, err := p.client.CoreV1().Pods(other).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+	return wait.PollUntilContextTimeout(ctx, time.Second, 10*time.Minute, true, func(ctx context.Context) (bool, error) {
+		labelled, err := planes[1].client.CoreV1().Pods(other).List(ctx, metav1.ListOptions{LabelSelector: v1beta1.ProtectedLabel})
+		return err == nil && len(labelled.Items) == pods, err
+	})
+}
+
+// watchLike opens the watches of pods and nodes that the other control plane has and this one has not. They end with the context.
+func (p *plane) watchLike(ctx context.Context, other *plane) error {
+	for _, resource := range []string{"pods", "nodes"} {
+		mine, err := p.watches(ctx, resource)
+		if err != nil {
 			return err
+		}
+		others, err := other.watches(ctx, resource)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("watches of %s: %d without Berth, %d with it\n", resource, mine, others)
+		for range others - mine {
+			stream, err := p.client.CoreV1().RESTClient().Get().Resource(resource).Param("watch", "true").SetHeader("Accept", runtime.ContentTypeProtobuf).Stream(ctx)
+			if err != nil {
+				return fmt.Errorf("watching %s: %w", resource, err)
+			}
+			go func() { _, _ = io.Copy(io.Discard, stream) }()
 		}
 	}
 	return nil
+}
+
+// watches is how many watches of the resource the API server serves.
+func (p *plane) watches(ctx context.Context, resource string) (n int, _ error) {
+	text, err := p.client.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return 0, err
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		return 0, err
+	}
+	for _, metric := range families["apiserver_longrunning_requests"].GetMetric() {
+		labels := map[string]string{}
+		for _, pair := range metric.GetLabel() {
+			labels[pair.GetName()] = pair.GetValue()
+		}
+		if labels["resource"] == resource && labels["verb"] == "WATCH" {
+			n += int(metric.GetGauge().GetValue())
+		}
+	}
+	return n, nil
 }
 
 // tidy removes the pods of a round: in a larger namespace everything takes longer.
@@ -256,21 +325,42 @@ func measureRest(ctx context.Context, planes []*plane) error {
 	return nil
 }
 
-func (p *plane) measure(ctx context.Context, operation operation, times, round int) error {
+// turn is how many operations a control plane does before the other one does as many, so that both meet the same state of the machine.
+const turn = 50
+
+// measure does an operation some times on each control plane, in turns.
+func measure(ctx context.Context, planes []*plane, operation operation, round, times int) error {
+	used := make([]time.Duration, len(planes))
+	for from := 0; from < times; from += turn {
+		for i := range planes {
+			at := (i + from/turn + round) % len(planes)
+			took, err := planes[at].cpuOf(ctx, operation, round*times+from, min(turn, times-from))
+			if err != nil {
+				return err
+			}
+			used[at] += took
+		}
+	}
+	for i, p := range planes {
+		p.used[operation.name] = append(p.used[operation.name], used[i]/time.Duration(times))
+	}
+	return nil
+}
+
+// cpuOf is the processor time of the API server for some operations, without what it uses at rest.
+func (p *plane) cpuOf(ctx context.Context, operation operation, from, times int) (time.Duration, error) {
 	before, err := p.serverCPU()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	began := time.Now()
 	for i := range times {
-		if err := operation.do(ctx, p, round*times+i); err != nil {
-			return fmt.Errorf("%s: %w", operation.name, err)
+		if err := operation.do(ctx, p, from+i); err != nil {
+			return 0, fmt.Errorf("%s: %w", operation.name, err)
 		}
 	}
 	after, err := p.serverCPU()
-	used := after - before - time.Duration(p.atRest*float64(time.Since(began)))
-	p.used[operation.name] = append(p.used[operation.name], used/time.Duration(times))
-	return err
+	return after - before - time.Duration(p.atRest*float64(time.Since(began))), err
 }
 
 func (p *plane) serverCPU() (used time.Duration, err error) {
