@@ -272,6 +272,10 @@ test-line: tools build $(BIN)/helm $(BIN)/release ## an hour | With LINE=1.37: c
 ##@ Test one thing for longer
 
 # The detector writes a file for each process in which it finds a race. It makes programs up to ten times slower, so tests may fail by their clocks: the files count.
+.PHONY: test-upstream
+test-upstream: tools ## an hour | Run Kubernetes' own integration tests of the scheduler on a scheduler with Berth's plugins; UPSTREAM_FLAGS, e.g. "-stock", or "-packages=k8s.io/kubernetes/test/integration/scheduler/bind".
+	cd test/upstream && PATH="$(BIN):$$PATH" $(GO) run . $(UPSTREAM_FLAGS) -- -count=1 -timeout=40m
+
 .PHONY: test-race
 test-race: tools ## an hour | Run the suites of the control plane with Berth's programs built to find data races, and list what they find; SUITE="./test/budget" picks one.
 	@mkdir -p $(BIN)/race && cp -f --link $(CONTROL_PLANE) $(BIN)/race/ && rm -rf $(CURDIR)/.race && mkdir $(CURDIR)/.race
