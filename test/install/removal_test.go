@@ -100,48 +100,81 @@ spec:
   template: {metadata: {labels: {app: far}}, spec: {containers: [{name: main, image: "registry.k8s.io/pause:3.10"}]}}
 `
 
-// TestRemovalWithBerthDead removes Berth from one cluster part by part, as docs/install.md says, four times. Each time, all processes are killed before another
-// part is deleted, and none starts after that. Of Berth nothing is left but the definitions, and no deletion waits for it. The first time there are SidecarSets and a hub too.
+// TestRemovalWithBerthDead removes Berth part by part, as docs/install.md says, six times, in two clusters. Each time, all processes are killed before another part is deleted, and none
+// starts after that. Of Berth nothing is left but the definitions, and no deletion waits for it. The first time there are SidecarSets and a hub too. Before the parts that have no round
+// of their own, no process lives, or none has anything to do with what was deleted since the previous round: see expectRoundsSuffice.
 // TestInstallWithKustomize and TestInstallWithHelm remove all parts at once, and the definitions.
 func TestRemovalWithBerthDead(t *testing.T) {
 	t.Parallel()
-	c, k := start(t)
-	dir := t.TempDir()
-	if err := os.Symlink(harness.Root(), filepath.Join(dir, "berth")); err != nil {
-		t.Fatal(err)
-	}
-	c = c.in(dir)
-	before := c.objects(t)
-	parts, optional := partsOf(t), []string{"sidecar", "federation/hub"}
-
-	if !t.Run("Berth dies before the removal", func(t *testing.T) {
-		c.installAndUse(t, k, optional...)
-		c.apply(t, "default", far)
-		c.kubectl(t, "wait", "--for=jsonpath={.metadata.finalizers[0]}", "--timeout=60s", "uniteddeployment/far", "federatedreplicaset/far")
-		k.kill(t)
-		c.kubectl(t, "delete", "--timeout=60s", "namespace", "served")
-		c.removeFinalizers(t)
-		c.kubectl(t, "delete", "--timeout=60s", "uniteddeployment/far", "federatedreplicaset/far")
-		c.removeParts(t, slices.Concat(optional, parts), func(string) {})
-		c.expectLeft(t, before, definitions)
-	}) {
-		return
-	}
-	// The other parts are like these: a living process uses what one of them deletes, or ends with it.
-	for _, diesBefore := range []string{"webhook", "controller", "scheduler"} {
-		if !t.Run("Berth dies before part "+diesBefore, func(t *testing.T) {
-			c.installAndUse(t, k)
-			c.removeParts(t, parts, func(part string) {
-				if part == diesBefore {
-					k.kill(t)
-					c.kubectl(t, "delete", "--wait=false", "namespace", "served")
+	optional := []string{"sidecar", "federation/hub"}
+	for _, rounds := range [][]string{{beforeAll, "budget", "webhook"}, {"united", "controller", "scheduler"}} {
+		t.Run("rounds from "+rounds[0], func(t *testing.T) {
+			t.Parallel()
+			c, k := start(t)
+			dir := t.TempDir()
+			if err := os.Symlink(harness.Root(), filepath.Join(dir, "berth")); err != nil {
+				t.Fatal(err)
+			}
+			c = c.in(dir)
+			before, parts := c.objects(t), partsOf(t)
+			for _, diesBefore := range rounds {
+				if !t.Run("Berth dies before "+diesBefore, func(t *testing.T) {
+					if diesBefore == beforeAll {
+						c.installAndUse(t, k, optional...)
+						c.apply(t, "default", far)
+						c.kubectl(t, "wait", "--for=jsonpath={.metadata.finalizers[0]}", "--timeout=60s", "uniteddeployment/far", "federatedreplicaset/far")
+						k.kill(t)
+						c.kubectl(t, "delete", "--timeout=60s", "namespace", "served")
+						c.removeFinalizers(t)
+						c.kubectl(t, "delete", "--timeout=60s", "uniteddeployment/far", "federatedreplicaset/far")
+						c.removeParts(t, slices.Concat(optional, parts), func(string) {})
+					} else {
+						c.installAndUse(t, k)
+						c.removeParts(t, parts, func(part string) {
+							if part == diesBefore {
+								expectRoundsSuffice(t, k, parts, part)
+								k.kill(t)
+								c.kubectl(t, "delete", "--wait=false", "namespace", "served")
+							}
+						})
+					}
+					c.expectLeft(t, before, definitions)
+				}) {
+					return
 				}
-			})
-			c.expectLeft(t, before, definitions)
-		}) {
-			return
+			}
+		})
+	}
+}
+
+// beforeAll is the round in which Berth dies before any part is deleted.
+const beforeAll = "the removal"
+
+// expectRoundsSuffice checks why the other parts need no round. The parts before budget delete only the descheduler, which is no process that serves anybody, and network policies, which no
+// process reads. Later each process ends with its part. Before the last one lives only the scheduler, and so nothing lives after it.
+func expectRoundsSuffice(t *testing.T, k *kubelet, parts []string, before string) {
+	t.Helper()
+	first := slices.Index(parts, "budget")
+	for _, part := range parts[:first] {
+		if !strings.HasPrefix(part, "descheduler/") && part != "network" {
+			t.Errorf("part %s comes before budget and has no round", part)
 		}
 	}
+	order := []string{"budget", "webhook", "united", "controller", "scheduler"}
+	if rest := parts[first:]; !slices.Equal(rest, append(slices.Clone(order), "policy", "base")) {
+		t.Errorf("the parts %q are deleted in this order, which needs other rounds", rest)
+	}
+	at := slices.Index(order, before)
+	waitFor(t, "the processes of the deleted parts to end", func(context.Context) (string, error) {
+		for i, component := range order {
+			for _, p := range k.of(component) {
+				if p.running() && i < at {
+					return component + " runs", nil
+				}
+			}
+		}
+		return "", nil
+	})
 }
 
 // definitions stay if Berth is removed part by part.
