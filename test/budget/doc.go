@@ -18,7 +18,7 @@
 //	                                                      TestOrphansAndPodsThatChangeHandsStayCounted
 //	13  dry runs                                          TestADryRunTakesNothing
 //	14  allowed operations that do not happen             TestAnApprovalThatIsNotUsedExpires
-//	15  kubectl drain                                     TestADrainCompletesByItself, TestARolloutGoesOnBesideADrainThatTriesAgain; the binaries: test/integration
+//	15  kubectl drain                                     TestWhichDrainsEnd, TestADrainCompletesByItself, TestARolloutGoesOnBesideADrainThatTriesAgain; the binaries: test/integration
 //	16  preemption                                        TestPreemption…, TestTheDefaultSchedulerCannotPreemptWithoutRoom
 //	17  NoExecute taints                                  TestATaintTakesNoMoreThanTheBudget, TestATaintTakesPodsThatDoNotServe
 //	18  a node that no longer exists                      TestThePodsOfANodeThatIsGoneAreCollected
