@@ -238,8 +238,12 @@ func (r *reconciler) write(ctx context.Context, frs *v1alpha1.FederatedReplicaSe
 	if set == nil {
 		err = to.Create(ctx, object, client.FieldOwner(v1alpha1.FieldManager))
 	} else {
+		var version string
+		if version, err = controller.UpgradeToApplied(ctx, to, &appsv1.ReplicaSet{ObjectMeta: *set}, v1alpha1.FieldManager); err != nil {
+			return err
+		}
 		object.SetUID(set.UID)
-		object.SetResourceVersion(set.ResourceVersion)
+		object.SetResourceVersion(version)
 		err = to.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.ForceOwnership, client.FieldOwner(v1alpha1.FieldManager))
 	}
 	if err == nil {

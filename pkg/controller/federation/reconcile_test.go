@@ -493,6 +493,23 @@ func TestAClusterThatRefusesIsFull(t *testing.T) {
 	}
 }
 
+// TestWhatIsNoLongerInTheTemplateGoes in every cluster, although the ReplicaSet was not made with server-side apply.
+func TestWhatIsNoLongerInTheTemplateGoes(t *testing.T) {
+	w := newWorld(t, evenly, 100)
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) {
+		frs.Spec.Template.Raw = []byte(`{"metadata":{"labels":{"app":"web","old":"yes"}},"spec":{"priorityClassName":"high","nodeSelector":{"pool":"x"},"containers":[{"name":"main","image":"i","command":["sleep"]},{"name":"side","image":"s"}]}}`)
+	})
+	w.until(time.Minute)
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) {
+		frs.Spec.Template.Raw = []byte(`{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":"i"}]}}`)
+	})
+	w.until(time.Minute)
+	template := w.set("a").Spec.Template
+	if s := template.Spec; template.Labels["old"] != "" || s.PriorityClassName != "" || len(s.NodeSelector) > 0 || len(s.Containers) != 1 || len(s.Containers[0].Command) > 0 {
+		t.Errorf("got labels %v, and %+v", template.Labels, s)
+	}
+}
+
 func TestAnotherReplicaSetIsLeftAlone(t *testing.T) {
 	w := newWorld(t, evenly, 100, 100, 100)
 	other := &appsv1.ReplicaSet{

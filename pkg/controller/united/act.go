@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/client-go/util/csaupgrade"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -376,7 +375,7 @@ func (i *inTheWay) Error() string { return i.message }
 // apply makes a child as it is wanted. It fails if the child has changed since it was read.
 func (r *reconciler) apply(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, m *memory) error {
 	before := s.child.object
-	version, err := s.upgrade(ctx)
+	version, err := controller.UpgradeToApplied(ctx, s.in.client, before, v1beta1.FieldManager)
 	if err != nil {
 		return err
 	}
@@ -402,20 +401,6 @@ func (r *reconciler) apply(ctx context.Context, ud *v1beta1.UnitedDeployment, s 
 		klog.FromContext(ctx).V(2).Info("Wrote a child", "uniteddeployment", klog.KObj(ud), "child", object.GetName(), "replicas", s.Replicas, "revision", s.Revision)
 	}
 	return nil
-}
-
-// upgrade takes the fields that Berth wrote without server-side apply as applied. Otherwise a field would stay when it is no longer in what is applied.
-func (s *step) upgrade(ctx context.Context) (resourceVersion string, _ error) {
-	object := s.child.object
-	patch, err := csaupgrade.UpgradeManagedFieldsPatch(object, sets.New(v1beta1.FieldManager), v1beta1.FieldManager)
-	if err != nil || patch == nil {
-		return object.GetResourceVersion(), err
-	}
-	upgraded := object.DeepCopyObject().(client.Object)
-	if err := s.in.client.Patch(ctx, upgraded, client.RawPatch(types.JSONPatchType, patch)); err != nil {
-		return "", err
-	}
-	return upgraded.GetResourceVersion(), nil
 }
 
 // scale writes only the replicas and the trial of a child. It fails if the child has changed since it was read.
