@@ -16,3 +16,7 @@ func Credit(sure, minimum int32, lost bool) int32 {
 	}
 	return sure
 }
+
+// Kept is how many replicas the places that answer keep together while another place does not: what they were to have before, as far as it runs and the total allows it. If somebody lowers the total
+// meanwhile, such as an autoscaler that misses metrics, nothing that surely runs ends for replicas that nobody sees.
+func Kept(total, shares, running int64) int64 { return min(total, shares, running) }

@@ -347,9 +347,9 @@ func (r *round) bound(pl *place) {
 }
 
 // settle says how many replicas the clusters that answer are to have: what others do not have. They make no replica that others may have, but nothing that runs here ends for a replica there
-// that was not available.
+// that was not available, or because the total is lowered meanwhile.
 func (r *round) settle() {
-	here, there := int64(0), int64(0)
+	here, there, shares := int64(0), int64(0), int64(0)
 	for _, a := range r.absent {
 		may := a.credit
 		if a.inDoubt {
@@ -360,9 +360,10 @@ func (r *round) settle() {
 	}
 	for _, pl := range r.places {
 		here += int64(pl.firm)
+		shares += int64(pl.before.Share)
 	}
 	total := int64(r.Replicas)
-	r.total = int32(max(total-r.made, min(here, total-there), 0))
+	r.total = int32(max(total-r.made, min(here, total-there), allocation.Kept(total, shares, here)))
 }
 
 // divide sets the shares.

@@ -123,3 +123,27 @@ func TestTheSchedulerSaysNothingOfOtherClusters(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 }
+
+// TestWhatAnswersStaysIfTheTotalIsLowered, in one step or in small ones, while the cluster of the first subset does not answer.
+func TestWhatAnswersStaysIfTheTotalIsLowered(t *testing.T) {
+	for _, adaptive := range []bool{false, true} {
+		p := inClusters(adaptive)
+		if p.Subsets[0].Max = count(10); adaptive {
+			p.Subsets[0].Max = Count{}
+		}
+		now := time.Unix(10_000, 0)
+		status := known(10, 10, now.Add(-time.Minute))
+		status.SubsetStatuses = append(status.SubsetStatuses, v1beta1.SubsetStatus{Name: "b", Replicas: 10, Share: 10})
+		b := int32(10)
+		for _, total := range []int32{20, 19, 18, 12, 10, 9, 4} {
+			p.Replicas = total
+			for range 3 {
+				plan := p.Plan(Observed{Now: now, Revision: "r1", Status: status, Children: having(p, 0, b)[1:], Clusters: []Cluster{{Name: "m", Namespace: "berth-members"}}})
+				b, status = plan.Children[0].Replicas, &plan.Status
+			}
+			if b != min(total, 10) {
+				t.Errorf("adaptive %t: of %d, b is asked for %d", adaptive, total, b)
+			}
+		}
+	}
+}

@@ -273,6 +273,9 @@ func (r *round) divide() {
 		}
 	}
 	share := allocation.Divide(r.Replicas, claims, true)
+	if r.keepHere(claims, share) {
+		share = allocation.Divide(r.Replicas, claims, true)
+	}
 	hope := share
 	if r.Adaptive != nil {
 		for i := range r.places {
@@ -295,6 +298,45 @@ func (r *round) divide() {
 		pl.wanted = pl.share + min(pl.reserved, max(pl.ideal-pl.share, 0))
 		r.unplaced -= pl.share
 	}
+}
+
+// keepHere lowers the claims of places whose cluster does not answer, so that what runs in the others stays although the total was lowered. It is false if it has changed nothing. The shares are what the
+// claims give now.
+func (r *round) keepHere(claims []allocation.Claim, share []int32) (changed bool) {
+	var shares, running, there int64
+	for i := range r.places {
+		pl := &r.places[i]
+		if !pl.isAway() {
+			running += int64(pl.firm)
+			shares += int64(shareOf(r.Status, pl.Name))
+			continue
+		}
+		if r.Adaptive == nil {
+			claims[i].Max = min(claims[i].Max, share[i])
+		}
+		there += int64(claims[i].Max)
+	}
+	over := there - (int64(r.Replicas) - allocation.Kept(int64(r.Replicas), shares, running))
+	for i := len(claims) - 1; i >= 0 && over > 0; i-- {
+		if r.places[i].isAway() {
+			less := min(over, int64(claims[i].Max))
+			claims[i].Max -= int32(less)
+			claims[i].Min = min(claims[i].Min, claims[i].Max)
+			over -= less
+			changed = changed || less > 0
+		}
+	}
+	return changed
+}
+
+// shareOf is the share of a subset in a status.
+func shareOf(status *v1beta1.UnitedDeploymentStatus, name string) int32 {
+	for i := range status.SubsetStatuses {
+		if status.SubsetStatuses[i].Name == name {
+			return status.SubsetStatuses[i].Share
+		}
+	}
+	return 0
 }
 
 // asked is how many replicas each place has now, without reservations and trials.

@@ -147,6 +147,9 @@ func (r *round) status(children []Wanted) v1beta1.UnitedDeploymentStatus {
 			status.Replicas += s.Replicas
 			status.ReadyReplicas += s.ReadyReplicas
 		}
+		if len(r.sites) > 0 {
+			s.Share = pl.share
+		}
 		if pl.schedulable != nil {
 			s.Conditions = []v1beta1.Condition{*pl.schedulable}
 		}

@@ -538,6 +538,10 @@ type SubsetStatus struct {
 	//
 	// +optional
 	SeenReplicas int32 `json:"seenReplicas,omitempty"`
+	// Share is how many replicas the subset is to have in the end. Only if the UnitedDeployment has subsets in other clusters. (Berth)
+	//
+	// +optional
+	Share int32 `json:"share,omitempty"`
 	// Replicas is how many pods the child asks for, reserved ones included.
 	//
 	// +optional
