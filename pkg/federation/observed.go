@@ -26,6 +26,8 @@ type Member struct {
 	Reachable bool
 	// Since is when Reachable last changed. Zero if that is not known.
 	Since time.Time
+	// Lives is true if the cluster is not reachable although nothing says that it is down: it refuses the hub, and somebody has to mend that. Then others do not run its replicas.
+	Lives bool
 	// Why says what somebody has to do before the cluster is reachable. Empty if nobody knows.
 	Why string
 	// Local is the ReplicaSet of the FederatedReplicaSet. Nil if there is none. For a cluster that does not answer it is what was seen last, or nil if that is not known.

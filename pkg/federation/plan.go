@@ -108,8 +108,8 @@ type absentee struct {
 	available int32
 	// asked is what its ReplicaSet may ask for, and sure what it asks for at least: nobody knows whether the last write has arrived. credit is what is left to it.
 	asked, sure, credit int32
-	// inDoubt is true if it has just stopped to answer. Then others make nothing that it may have been asked for.
-	inDoubt, lost bool
+	// inDoubt is true if it has just stopped to answer. Then others make nothing that it may have been asked for. refuses is true if it is not down.
+	inDoubt, lost, refuses bool
 }
 
 // gather sorts clusters into those that answer and those that do not. A cluster that is no member any more does not answer.
@@ -169,15 +169,16 @@ func (r *round) gather() {
 
 // await says since when a cluster does not answer, and whether it is in doubt or lost. The previous status is right about it even if this process has just started.
 func (r *round) await(a *absentee, m *Member) {
-	a.since = r.Now
+	a.since, a.refuses = r.Now, m != nil && m.Lives
+	wasLost, refused := a.before.State == v1alpha1.ClusterLost, a.before.State == v1alpha1.ClusterRefusing
 	switch {
-	case a.before.State == v1alpha1.ClusterUnreachable || a.before.State == v1alpha1.ClusterLost:
+	case wasLost, a.before.State == v1alpha1.ClusterUnreachable && !a.refuses, refused && a.refuses:
 		a.since = a.before.Since.Time
 	case m != nil && !m.Since.IsZero():
 		a.since = m.Since
 	}
 	left := a.since.Add(r.Lost).Sub(r.Now)
-	if a.lost = left <= 0; !a.lost {
+	if a.lost = left <= 0 && (!a.refuses || wasLost); !a.lost && !a.refuses {
 		r.wait(left)
 	}
 	if left := a.since.Add(allocation.Doubt).Sub(r.Now); left > 0 && !a.lost {

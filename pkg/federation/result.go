@@ -76,6 +76,9 @@ func (r *round) status(unknown []string) v1alpha1.FederatedReplicaSetStatus {
 		}
 		c.State, c.Since = v1alpha1.ClusterUnreachable, metav1.NewTime(a.since)
 		c.Message = fmt.Sprintf("%s; other clusters run its replicas from %s on", a.why, a.since.Add(r.Lost).UTC().Format(time.RFC3339))
+		if a.refuses {
+			c.State, c.Message = v1alpha1.ClusterRefusing, a.why+"; its replicas stay its own"
+		}
 		if a.lost {
 			c.State, c.Message = v1alpha1.ClusterLost, fmt.Sprintf("%s; other clusters run %d of its %d replicas", a.why, a.asked-a.credit, a.asked)
 		}
@@ -85,7 +88,7 @@ func (r *round) status(unknown []string) v1alpha1.FederatedReplicaSetStatus {
 	slices.SortFunc(s.Clusters, func(a, b v1alpha1.ClusterStatus) int { return strings.Compare(a.Name, b.Name) })
 	for _, c := range s.Clusters {
 		text := fmt.Sprintf("%s %d/%d", c.Name, c.AvailableReplicas, c.Wanted)
-		if c.State == v1alpha1.ClusterUnreachable || c.State == v1alpha1.ClusterLost {
+		if c.State == v1alpha1.ClusterUnreachable || c.State == v1alpha1.ClusterRefusing || c.State == v1alpha1.ClusterLost {
 			text += "?"
 		}
 		summary = append(summary, text)

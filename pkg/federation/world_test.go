@@ -38,6 +38,8 @@ type cluster struct {
 	name string
 	room int32
 	away bool
+	// lives is true if it is away because it refuses the hub.
+	lives bool
 	// silent is true for one look of the hub, whose request there fails although the cluster answers.
 	silent bool
 	// ill is true while no pod becomes available.
@@ -178,7 +180,7 @@ func (w *world) observe() Observed {
 		if !c.away {
 			c.seen = copyOf(c.local)
 		}
-		in.Members = append(in.Members, Member{Name: c.name, Reachable: !c.away, Since: c.since, Local: copyOf(c.seen)})
+		in.Members = append(in.Members, Member{Name: c.name, Reachable: !c.away, Lives: c.lives, Since: c.since, Local: copyOf(c.seen)})
 	}
 	return in
 }
@@ -641,6 +643,26 @@ func TestAClusterIsLostAndReturns(t *testing.T) {
 			w.expectState("c", v1alpha1.ClusterReady)
 		})
 	}
+}
+
+// TestAClusterThatRefusesTheHubIsNotLost: its token has ended. The time until it is lost begins when it ceases to answer.
+func TestAClusterThatRefusesTheHubIsNotLost(t *testing.T) {
+	w := newWorld(t, nil, policyOf(12, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w.until(time.Minute)
+	w.setAway(2, true)
+	w.clusters[2].lives = true
+	w.until(time.Hour)
+	w.expect("4 4 4")
+	w.expectState("c", v1alpha1.ClusterRefusing)
+	w.clusters[2].lives, w.clusters[2].since = false, w.now
+	w.until(4 * time.Minute)
+	w.expect("4 4 4")
+	w.expectState("c", v1alpha1.ClusterUnreachable)
+	w.until(2 * time.Minute)
+	w.expect("6 6 4")
+	w.clusters[2].lives = true // it answers again, and others have its replicas
+	w.until(time.Minute)
+	w.expect("6 6 4")
 }
 
 func TestTheTotalIsFollowedWhileAClusterIsAway(t *testing.T) {

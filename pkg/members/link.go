@@ -140,7 +140,7 @@ func (l *link) fail(err error) {
 	before := l.status
 	l.now, l.status.Room = nil, nil
 	l.status.State, l.status.Message, l.status.Seen = stateOf(err), messageOf(before.Name, server, err), time.Time{}
-	if before.State == Ready {
+	if before.State == Ready || before.State.Lives() && !l.status.State.Lives() {
 		l.status.Since = time.Now()
 	}
 	status := l.status

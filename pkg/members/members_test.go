@@ -130,7 +130,14 @@ func TestSinceIsWhenAMemberCeasedToBeReady(t *testing.T) {
 		if status, now := l.get(); now != nil || !status.Since.Equal(lost) || !status.Seen.IsZero() || status.Version != "1.35" {
 			t.Errorf("a lost member: %+v, lost %s", status, lost)
 		}
-		if diff := cmp.Diff([]State{Unreachable, Unauthorized, Ready, Unreachable}, told); diff != "" {
+		l.fail(apierrors.NewUnauthorized(""))
+		time.Sleep(time.Hour)
+		lost = time.Now()
+		l.fail(errors.New("refused"))
+		if status, _ := l.get(); !status.Since.Equal(lost) {
+			t.Errorf("a member that refused the hub, and does not answer now: %+v, lost %s", status, lost)
+		}
+		if diff := cmp.Diff([]State{Unreachable, Unauthorized, Ready, Unreachable, Unauthorized, Unreachable}, told); diff != "" {
 			t.Errorf("told (-want +got):\n%s", diff)
 		}
 	})

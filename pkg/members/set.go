@@ -393,7 +393,7 @@ func (s *Set) replace(profile *inventory.ClusterProfile, next *link, invalid err
 		previous.cancel()
 		delete(s.claims, previous)
 		next.previous = previous
-		if was, _ := previous.get(); was.State != Ready {
+		if was, _ := previous.get(); was.State != Ready && !was.State.Lives() {
 			next.status.Since = was.Since
 		}
 	}

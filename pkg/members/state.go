@@ -35,6 +35,11 @@ const (
 	BadCredentials State = "BadCredentials"
 )
 
+// Lives is true for a state in which the member is not down, as far as anybody knows: it answers and refuses the hub, or the hub cannot use what it has been given. Somebody has to mend that. Its workloads run on.
+func (s State) Lives() bool {
+	return s == Unauthorized || s == UnsupportedVersion || s == Duplicate || s == BadCredentials
+}
+
 // OldestVersion is the oldest Kubernetes of a member. Its API has everything that the hub uses; see docs/federation-members.md.
 const OldestVersion = "1.33"
 
@@ -45,7 +50,7 @@ type Status struct {
 	Labels          map[string]string
 	State           State
 	// Since is when the member became ready, or when it ceased to be. While a member is not ready its state may change, and Since stays: it is the time since
-	// when nothing is known of the member. After a restart of the hub it is the time of the restart.
+	// when nothing is known of the member. For one that refused the hub, see State.Lives, it is when it ceased to answer. After a restart of the hub it is the time of the restart.
 	Since time.Time
 	// Message says what is wrong, where, and what to do. Empty if the member is ready.
 	Message string

@@ -20,6 +20,8 @@ type Cluster struct {
 	Labels          map[string]string
 	// Reachable is true if all children there are in Observed.Children.
 	Reachable bool
+	// Lives is true if the cluster is not reachable although nothing says that it is down: it refuses the hub, and somebody has to mend that. Then others do not run its replicas.
+	Lives bool
 	// Since is when Reachable last changed. Zero if that is not known.
 	Since time.Time
 }
@@ -79,9 +81,10 @@ func (r *round) siteOf(name string, c *Cluster) *site {
 	if at := slices.IndexFunc(r.Status.Clusters, func(b v1beta1.ClusterStatus) bool { return b.Name == name }); at >= 0 {
 		before = r.Status.Clusters[at]
 	}
-	wasAway := before.State == v1beta1.ClusterUnreachable || before.State == v1beta1.ClusterUnknown || before.State == v1beta1.ClusterLost
+	refuses, wasLost := c != nil && s.away && c.Lives, before.State == v1beta1.ClusterLost
+	wasAway := before.State == v1beta1.ClusterUnreachable || before.State == v1beta1.ClusterUnknown || wasLost
 	switch {
-	case before.Name != "" && wasAway == s.away:
+	case before.Name != "" && (wasAway && s.away && (wasLost || !refuses) || before.State == v1beta1.ClusterRefusing && refuses || !wasAway && !s.away):
 		s.status.Since = before.Since
 	case s.away && s.exists && !c.Since.IsZero():
 		s.status.Since = metav1.NewTime(c.Since)
@@ -93,7 +96,7 @@ func (r *round) siteOf(name string, c *Cluster) *site {
 		return s
 	}
 	left := s.status.Since.Add(allocation.LostAfter).Sub(r.Now)
-	if s.lost = left <= 0; !s.lost {
+	if s.lost = left <= 0 && (!refuses || wasLost); !s.lost && !refuses {
 		r.wait(left)
 	}
 	left = s.status.Since.Add(allocation.Doubt).Sub(r.Now)
@@ -105,6 +108,8 @@ func (r *round) siteOf(name string, c *Cluster) *site {
 		s.status.State = v1beta1.ClusterUnknown
 	case s.lost:
 		s.status.State = v1beta1.ClusterLost
+	case refuses:
+		s.status.State = v1beta1.ClusterRefusing
 	default:
 		s.status.State = v1beta1.ClusterUnreachable
 	}
@@ -207,6 +212,9 @@ func (r *round) reachable(status *v1beta1.UnitedDeploymentStatus) verdict {
 			messages = append(messages, fmt.Sprintf("no cluster %s is registered that spec.topology.clusterRegistry allows; register it, or correct targetCluster", s.name))
 		default:
 			message := fmt.Sprintf("cluster %s has not answered since %s", s.name, s.status.Since.UTC().Format(time.RFC3339))
+			if s.status.State == v1beta1.ClusterRefusing {
+				message = fmt.Sprintf("cluster %s refuses the hub since %s: events of its ClusterProfile say what to do", s.name, s.status.Since.UTC().Format(time.RFC3339))
+			}
 			if s.lost && r.Adaptive != nil {
 				message += ", and other subsets run its replicas"
 			}

@@ -124,6 +124,27 @@ func TestTheSchedulerSaysNothingOfOtherClusters(t *testing.T) {
 	}
 }
 
+// TestAClusterThatRefusesTheHubIsNotLost: its token has ended. The time until it is lost begins when it ceases to answer.
+func TestAClusterThatRefusesTheHubIsNotLost(t *testing.T) {
+	p, now, b := inClusters(true), time.Unix(10_000, 0), int32(4)
+	status := known(6, 6, now)
+	status.Clusters[0].State = v1beta1.ClusterReady
+	after := func(d time.Duration, lives bool, since time.Time, wantB int32, want v1beta1.ClusterState) {
+		t.Helper()
+		now = now.Add(d)
+		plan := p.Plan(Observed{Now: now, Revision: "r1", Status: status, Children: having(p, 0, b)[1:], Clusters: []Cluster{{Name: "m", Namespace: "berth-members", Lives: lives, Since: since}}})
+		if b, status = plan.Children[0].Replicas, &plan.Status; b != wantB || status.Clusters[0].State != want {
+			t.Errorf("b is asked for %d, want %d; m is %s, want %s", b, wantB, status.Clusters[0].State, want)
+		}
+	}
+	began := now
+	after(time.Minute, true, began, 4, v1beta1.ClusterRefusing)
+	after(time.Hour, true, began, 4, v1beta1.ClusterRefusing)
+	silent := now
+	after(time.Minute, false, silent, 4, v1beta1.ClusterUnreachable)
+	after(allocation.LostAfter, false, silent, 10, v1beta1.ClusterLost)
+}
+
 // TestWhatAnswersStaysIfTheTotalIsLowered, in one step or in small ones, while the cluster of the first subset does not answer.
 func TestWhatAnswersStaysIfTheTotalIsLowered(t *testing.T) {
 	for _, adaptive := range []bool{false, true} {

@@ -43,6 +43,8 @@ type Member struct {
 	// Reachable is true if the cluster answers and its cache is complete. Since is when that changed last.
 	Reachable bool
 	Since     time.Time
+	// Lives is true if the cluster is not down, and refuses the hub.
+	Lives bool
 	// Why says what somebody has to do before the cluster is reachable. Empty if it only does not answer.
 	Why string
 	// Room is what Berth in the cluster has reported. Nil if it has reported nothing.
@@ -83,7 +85,7 @@ func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplic
 	var reading sync.WaitGroup
 	for i, m := range known {
 		l := &all[i]
-		l.Member = model.Member{Name: m.Name, Reachable: m.Reachable, Since: m.Since, Why: m.Why, Room: m.Room}
+		l.Member = model.Member{Name: m.Name, Reachable: m.Reachable, Since: m.Since, Lives: m.Lives, Why: m.Why, Room: m.Room}
 		switch {
 		case !m.Reachable:
 		case from == theCaches: // nobody waits for anything there

@@ -57,9 +57,9 @@ const (
 )
 
 var (
-	memberStates  = []members.State{members.Ready, members.Connecting, members.Unreachable, members.Unauthorized, members.UnsupportedVersion, members.BadCredentials}
+	memberStates  = []members.State{members.Ready, members.Connecting, members.Unreachable, members.Unauthorized, members.UnsupportedVersion, members.Duplicate, members.BadCredentials}
 	clusterStates = []v1alpha1.ClusterState{
-		v1alpha1.ClusterReady, v1alpha1.ClusterFull, v1alpha1.ClusterNameTaken, v1alpha1.ClusterUnreachable, v1alpha1.ClusterLost, v1alpha1.ClusterReturned, v1alpha1.ClusterLeaving,
+		v1alpha1.ClusterReady, v1alpha1.ClusterFull, v1alpha1.ClusterNameTaken, v1alpha1.ClusterUnreachable, v1alpha1.ClusterRefusing, v1alpha1.ClusterLost, v1alpha1.ClusterReturned, v1alpha1.ClusterLeaving,
 	}
 )
 

@@ -156,7 +156,7 @@ func (r *reconciler) readMembers(ctx context.Context, ud *v1beta1.UnitedDeployme
 			continue
 		}
 		result := &children{clusters: []model.Cluster{{
-			Name: status.Name, Namespace: status.Namespace, Labels: status.Labels, Reachable: status.State == members.Ready, Since: status.Since,
+			Name: status.Name, Namespace: status.Namespace, Labels: status.Labels, Reachable: status.State == members.Ready, Lives: status.State.Lives(), Since: status.Since,
 		}}}
 		results = append(results, result)
 		if status.State != members.Ready {

@@ -244,7 +244,7 @@ func (r *reconciler) tell(ctx context.Context, v *view, m *memory) (reconcile.Re
 	}
 	// A cluster that does not answer may have children of any revision.
 	if v.acts() && !slices.ContainsFunc(status.Clusters, func(c v1beta1.ClusterStatus) bool {
-		return c.State == v1beta1.ClusterUnreachable || c.State == v1beta1.ClusterLost
+		return c.State == v1beta1.ClusterUnreachable || c.State == v1beta1.ClusterRefusing || c.State == v1beta1.ClusterLost
 	}) {
 		err = r.pruneRevisions(ctx, v.ud, v.policy.History, v.found, &status, m)
 	}

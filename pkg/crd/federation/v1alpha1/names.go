@@ -86,6 +86,8 @@ const (
 	ClusterNameTaken ClusterState = "NameTaken"
 	// ClusterUnreachable does not answer. Its replicas stay its own until spec.pace.lostSeconds are over.
 	ClusterUnreachable ClusterState = "Unreachable"
+	// ClusterRefusing does not let the hub work with it: the credentials have ended or are wrong, its version is too old, or another ClusterProfile leads to it. Its replicas stay its own.
+	ClusterRefusing ClusterState = "Refusing"
 	// ClusterLost has not answered for spec.pace.lostSeconds. Other clusters run its replicas, but for its minimum.
 	ClusterLost ClusterState = "Lost"
 	// ClusterReturned answers again after it was lost, and still runs replicas that other clusters have taken over.

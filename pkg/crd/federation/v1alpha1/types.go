@@ -235,12 +235,12 @@ type ClusterStatus struct {
 	// +optional
 	Capacity *Capacity `json:"capacity,omitempty"`
 
-	// State says how the cluster takes part: Ready, Full, NameTaken, Unreachable, Lost, Returned or Leaving.
+	// State says how the cluster takes part: Ready, Full, NameTaken, Unreachable, Refusing, Lost, Returned or Leaving.
 	//
 	// +optional
 	State ClusterState `json:"state,omitempty"`
 
-	// Since is when the cluster got its state. For Unreachable and Lost it is when the cluster stopped to answer.
+	// Since is when the cluster got its state. For Unreachable, Refusing and Lost it is when the cluster stopped to answer.
 	//
 	// +optional
 	Since metav1.Time `json:"since,omitempty"`

@@ -107,6 +107,8 @@ const (
 	ClusterNotSelected ClusterState = "NotSelected"
 	// ClusterUnreachable does not answer. Its replicas stay its own.
 	ClusterUnreachable ClusterState = "Unreachable"
+	// ClusterRefusing does not let the hub work with it: the credentials have ended or are wrong, its version is too old, or another ClusterProfile leads to it. Its replicas stay its own.
+	ClusterRefusing ClusterState = "Refusing"
 	// ClusterUnknown does not exist. It counts as one that does not answer.
 	ClusterUnknown ClusterState = "Unknown"
 	// ClusterLost has not answered for five minutes, or does not exist for as long. With strategy Adaptive other subsets run its replicas, but for the minimums.

@@ -464,7 +464,7 @@ type ClusterStatus struct {
 	//
 	// +required
 	Name string `json:"name"`
-	// State is Ready, NotSelected, Unreachable, Unknown or Lost.
+	// State is Ready, NotSelected, Unreachable, Refusing, Unknown or Lost.
 	//
 	// +required
 	State ClusterState `json:"state"`
