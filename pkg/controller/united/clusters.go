@@ -84,10 +84,11 @@ func (c *cluster) owns(object metav1.Object, ud *v1beta1.UnitedDeployment) bool 
 	return object.GetLabels()[v1beta1.OwnerLabel] == string(ud.UID)
 }
 
-// offers is true for an object that a UnitedDeployment may adopt, if its selector fits. In another cluster, somebody there has to allow it.
+// offers is true for an object that a UnitedDeployment may adopt, if its selector fits. In another cluster, somebody there has to allow it. What a hub has made in the UnitedDeployment's own cluster is that hub's:
+// this one's, if the cluster is its own member, or another one's.
 func (c *cluster) offers(object client.Object) bool {
 	return metav1.GetControllerOfNoCopy(object) == nil && hasSubset(object) &&
-		(c.name == "" || object.GetLabels()[v1alpha1.AdoptLabel] == "true" && podLabelsOf(object)[v1alpha1.HubLabel] != "")
+		(c.name == "" && object.GetLabels()[v1alpha1.HubLabel] == "" || c.name != "" && object.GetLabels()[v1alpha1.AdoptLabel] == "true" && podLabelsOf(object)[v1alpha1.HubLabel] != "")
 }
 
 // podLabelsOf are the labels of the pod template of a built-in kind.

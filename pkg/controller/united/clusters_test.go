@@ -266,6 +266,24 @@ func TestWhatAClusterRefusesIsSaidAndKeepsNoOtherWaiting(t *testing.T) {
 	}
 }
 
+// TestTheHubMayBeItsOwnMember: its path for children of its own does not adopt what it makes as a hub.
+func TestTheHubMayBeItsOwnMember(t *testing.T) {
+	w := newWorld(t, overClusters(4))
+	w.in(membership{"m": {Client: w.client}})
+	w.mustSettle()
+	w.expect("a=2 b=2")
+	w.mustSettle()
+	w.expect("a=2 b=2")
+	if len(w.writes) > 0 {
+		t.Errorf("writes at rest: %v", w.writes)
+	}
+	for _, child := range w.children() {
+		if own := child.Labels[v1alpha1.HubLabel] == ""; own != (len(child.OwnerReferences) == 1) {
+			t.Errorf("got %+v", child.ObjectMeta)
+		}
+	}
+}
+
 func TestNothingOfOthersIsTouchedInOtherClusters(t *testing.T) {
 	deployment := func(name string, labels, podLabels map[string]string) *appsv1.Deployment {
 		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: labels}}

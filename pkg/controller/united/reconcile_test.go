@@ -30,6 +30,7 @@ import (
 	"github.com/berth-project/berth/pkg/controller"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/members"
 	model "github.com/berth-project/berth/pkg/united"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -78,6 +79,14 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	}
 	for _, object := range indexed {
 		build = build.WithIndex(object, controller.ControllerField, func(object client.Object) []string { return []string{string(workload.ControllerUID(object))} })
+	}
+	for _, object := range indexed[:2] { // for a hub that is its own member
+		build = build.WithIndex(object, members.OwnerIndex, func(object client.Object) []string {
+			if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
+				return []string{owner.Name}
+			}
+			return nil
+		})
 	}
 	made := 0
 	build = build.WithInterceptorFuncs(interceptor.Funcs{
