@@ -3,6 +3,7 @@ package controller
 import (
 	"errors"
 	"net/http"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
@@ -14,5 +15,8 @@ func IsRefused(err error) bool {
 		return false
 	}
 	code := status.Status().Code
+	if code == http.StatusInternalServerError && strings.Contains(status.Status().Message, "field not declared in schema") {
+		return true // an apply with a field that an older API server does not know; it creates an object without the field
+	}
 	return code >= 400 && code < 500 && code != http.StatusTooManyRequests && code != http.StatusRequestTimeout && code != http.StatusUnauthorized
 }
