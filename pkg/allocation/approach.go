@@ -69,3 +69,12 @@ func Overflow(total int32, claims []Claim, got, has []int32) []int32 {
 	}
 	return Divide(total, open, true)
 }
+
+// Afford takes from the raises of places, from the last ones first, what other places keep that were to give it up: a place whose write fails keeps no others from growing into the rest.
+func Afford(raises []int32, kept int64) {
+	for i := len(raises) - 1; i >= 0 && kept > 0; i-- {
+		less := min(int64(raises[i]), kept)
+		raises[i] -= int32(less)
+		kept -= less
+	}
+}

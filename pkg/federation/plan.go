@@ -304,20 +304,26 @@ func (p *Policy) failed(now time.Time, replicas, failures int32, source v1alpha1
 	}
 }
 
-// Refuse notes in a status that a cluster has refused the ReplicaSet. It gets no more replicas until it is tried again.
-func (p *Policy) Refuse(status *v1alpha1.FederatedReplicaSetStatus, cluster, message string, now time.Time) {
+// Refuse notes in a status that a cluster has refused the ReplicaSet. It gets no more replicas until it is tried again. It is false if that is noted already, and the cluster is not to be tried yet: a
+// refusal that is repeated before changes nothing, not even the message.
+func (p *Policy) Refuse(status *v1alpha1.FederatedReplicaSetStatus, cluster, message string, now time.Time) bool {
 	for i := range status.Clusters {
 		s := &status.Clusters[i]
 		if s.Name != cluster {
 			continue
 		}
 		failures := int32(1)
-		if s.Capacity != nil {
-			failures += s.Capacity.Failures
+		if c := s.Capacity; c != nil {
+			if c.Source == v1alpha1.CapacityRefused && c.RetryTime != nil && c.RetryTime.After(now) {
+				return false
+			}
+			failures += c.Failures
 		}
 		s.Capacity = p.failed(now, s.ScheduledReplicas, failures, v1alpha1.CapacityRefused)
 		s.State, s.Since, s.Message = v1alpha1.ClusterFull, metav1.NewTime(now), message
+		return true
 	}
+	return false
 }
 
 // bound adds what Berth in the cluster has reported. A figure that is old is not used, and neither is one of a cluster that does not answer.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/controller"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	model "github.com/berth-project/berth/pkg/federation"
@@ -122,23 +124,19 @@ type outcome struct {
 }
 
 // add notes how a write ended. It is false if the write failed.
-func (o *outcome) add(s *step, err error) bool {
+func (o *outcome) add(s *step, is result, err error) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch s.resultOf(err) {
+	switch is {
 	case isWritten:
-		before := int32(0)
-		if s.Local != nil {
-			before = s.Local.Replicas
-		}
-		if before != s.Replicas && !s.Delete {
-			o.scaled = append(o.scaled, fmt.Sprintf("%s from %d to %d replicas", s.Member, before, s.Replicas))
+		if s.before() != s.Replicas && !s.Delete {
+			o.scaled = append(o.scaled, fmt.Sprintf("%s from %d to %d replicas", s.Member, s.before(), s.Replicas))
 		}
 		return true
 	case isStale:
 		o.stale = true
 	case isRefused:
-		o.refused[s.Member] = err.Error()
+		o.refused[s.Member] = controller.AtMost(longestComplaint, err.Error())
 	default:
 		o.err = errors.Join(o.err, fmt.Errorf("writing the ReplicaSet in cluster %s: %w", s.Member, err))
 	}
@@ -181,18 +179,59 @@ func (s *step) operation() operation {
 	}
 }
 
-// act carries out the steps: first those that lower, then, only if all of these succeeded, the others.
-func (r *reconciler) act(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, lower, rest []step) *outcome {
+// act carries out the steps: first those that lower, then the others, as far as those that failed leave room. If a read is out of date, the others wait for the next look.
+func (r *reconciler) act(ctx context.Context, v *view) *outcome {
 	o := &outcome{refused: map[string]string{}}
-	if r.all(ctx, frs, lower, o) {
-		r.all(ctx, frs, rest, o)
+	kept := r.all(ctx, v.frs, v.lower, o)
+	if rest, err := r.afford(v, kept); err != nil {
+		o.err = errors.Join(o.err, err)
+	} else if !o.stale {
+		r.all(ctx, v.frs, rest, o)
 	}
-	r.tell(ctx, frs, o)
+	r.tell(ctx, v.frs, o)
 	return o
 }
 
-// all carries out steps at the same time. It is false if one of them failed.
-func (r *reconciler) all(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, steps []step, o *outcome) bool {
+// afford are the steps that do not lower, with so many replicas less as others keep.
+func (r *reconciler) afford(v *view, kept int64) ([]step, error) {
+	if kept == 0 {
+		return v.rest, nil
+	}
+	raises := make([]int32, len(v.rest))
+	for i := range v.rest {
+		raises[i] = max(v.rest[i].Replicas-v.rest[i].before(), 0)
+	}
+	allocation.Afford(raises, kept)
+	was := r.appliedOf(client.ObjectKeyFromObject(v.frs))
+	var rest []step
+	for i, s := range v.rest {
+		if n := s.before() + raises[i]; n < s.Replicas {
+			s.Replicas = n
+			if !s.Leaving {
+				var err error
+				if s.rendered, err = render(v.policy, n, v.frs.UID); err != nil {
+					return nil, err
+				}
+			}
+			if s.Local == nil && n == 0 || isDone(&s, v.frs, was) {
+				continue
+			}
+		}
+		rest = append(rest, s)
+	}
+	return rest, nil
+}
+
+// before is how many replicas the ReplicaSet asks for before the step.
+func (s *step) before() int32 {
+	if s.Local == nil {
+		return 0
+	}
+	return s.Local.Replicas
+}
+
+// all carries out steps at the same time. It returns how many replicas stay because those that were to lower them failed.
+func (r *reconciler) all(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, steps []step, o *outcome) (kept int64) {
 	done := make([]bool, len(steps))
 	var writing sync.WaitGroup
 	for i := range steps {
@@ -200,17 +239,37 @@ func (r *reconciler) all(ctx context.Context, frs *v1alpha1.FederatedReplicaSet,
 			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 			defer cancel()
 			err := r.write(ctx, frs, &steps[i])
-			r.measures.wrote(steps[i].operation(), steps[i].resultOf(err))
-			done[i] = o.add(&steps[i], err)
+			is := steps[i].resultOf(err)
+			r.measures.wrote(steps[i].operation(), is)
+			done[i] = o.add(&steps[i], r.patient(failure{client.ObjectKeyFromObject(frs), steps[i].Member}, is), err)
 		})
 	}
 	writing.Wait()
-	for _, d := range done {
-		if !d {
-			return false
+	for i := range steps {
+		if !done[i] {
+			kept += int64(max(steps[i].before()-steps[i].Replicas, 0))
 		}
 	}
-	return true
+	return kept
+}
+
+// failure names the ReplicaSet in a cluster.
+type failure struct {
+	frs    types.NamespacedName
+	member string
+}
+
+// patient is a result, or a refusal if writes of a ReplicaSet have failed for too long: its cluster answers and cannot store anything, for instance. Then others get what is due there.
+func (r *reconciler) patient(of failure, is result) result {
+	if is != isFailed {
+		r.failing.Delete(of)
+		return is
+	}
+	now := r.clock.Now()
+	if since, known := r.failing.LoadOrStore(of, now); known && now.Sub(since.(time.Time)) >= failsFor {
+		return isRefused
+	}
+	return is
 }
 
 // write carries out one step. It fails if the ReplicaSet has changed since it was read.

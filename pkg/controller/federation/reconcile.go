@@ -36,6 +36,10 @@ const (
 	unknownInterval = time.Second
 	// cascadeInterval is how often a cluster is asked again whose ReplicaSet is to be deleted.
 	cascadeInterval = 10 * time.Second
+	// failsFor is for how long writes to a cluster may fail before they count as refused.
+	failsFor = time.Minute
+	// longestComplaint bounds what is quoted of a cluster, in bytes. It chooses what its errors say.
+	longestComplaint = 300
 )
 
 // reconciler writes the ReplicaSets and the status of FederatedReplicaSets, one at a time per worker.
@@ -56,6 +60,8 @@ type reconciler struct {
 	primed map[string]time.Time
 	// applied is what was applied last, of type types.NamespacedName to *sync.Map; see appliedOf.
 	applied sync.Map
+	// failing is since when writes of a ReplicaSet fail, of type failure to time.Time.
+	failing sync.Map
 	// warned is the generation of a FederatedReplicaSet for which an event named the clusters that do not exist, of type types.NamespacedName to warning.
 	warned sync.Map
 }
@@ -237,21 +243,23 @@ func (r *reconciler) carryOut(ctx context.Context, v *view) (reconcile.Result, e
 	if len(v.lower)+len(v.rest) == 0 {
 		return result, nil
 	}
-	o := r.act(ctx, v.frs, v.lower, v.rest)
-	if len(o.refused) > 0 {
-		status := v.frs.Status.DeepCopy()
-		for _, member := range slices.Sorted(maps.Keys(o.refused)) {
-			message := "refuses the ReplicaSet: " + o.refused[member]
-			v.policy.Refuse(status, member, message, r.clock.Now())
-			r.events.Eventf(v.frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonClusterRefused, "ScaleCluster", "cluster %s %s", member, controller.AtMost(900, message))
+	o := r.act(ctx, v)
+	status, news := v.frs.Status.DeepCopy(), false
+	for _, member := range slices.Sorted(maps.Keys(o.refused)) {
+		message := "refuses the ReplicaSet: " + o.refused[member]
+		if v.policy.Refuse(status, member, message, r.clock.Now()) {
+			r.events.Eventf(v.frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonClusterRefused, "ScaleCluster", "cluster %s %s", member, message)
+			news = true
 		}
+	}
+	if news {
 		_, err := r.publish(ctx, v.frs, status)
-		return reconcile.Result{RequeueAfter: batchWindow}, errors.Join(o.err, err)
+		o.err = errors.Join(o.err, err)
 	}
 	if o.err != nil {
 		return reconcile.Result{}, o.err
 	}
-	if o.stale {
+	if o.stale || news {
 		result.RequeueAfter = batchWindow
 	}
 	return result, nil
@@ -420,6 +428,12 @@ func (r *reconciler) forget(key types.NamespacedName) {
 	r.warned.Delete(key)
 	r.measures.forget(key)
 	r.applied.Delete(key)
+	r.failing.Range(func(of, _ any) bool {
+		if of.(failure).frs == key {
+			r.failing.Delete(of)
+		}
+		return true
+	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seats.Forget(key.String())

@@ -493,6 +493,100 @@ func TestAClusterThatRefusesIsFull(t *testing.T) {
 	}
 }
 
+// storageIsFull answers writes to c as an API server whose etcd has no space. Reads and probes work.
+func storageIsFull(server, _ string) error {
+	if server == "c" {
+		return apierrors.NewInternalError(errors.New("etcdserver: mvcc: database space exceeded"))
+	}
+	return nil
+}
+
+// untilWithErrors is until, if reconciles may fail.
+func (w *world) untilWithErrors(d time.Duration) {
+	w.t.Helper()
+	for end := w.passed.Now().Add(d); w.passed.Now().Before(end); w.passed.Step(5 * time.Second) {
+		_ = w.reconcile() // the queue tries again
+		w.live()
+	}
+}
+
+// TestAClusterThatFailsWritesIsFull after a minute: others make its replicas, and its message says why. When it can write, it gets them.
+func TestAClusterThatFailsWritesIsFull(t *testing.T) {
+	w := newWorld(t, evenly, 100, 100, 100)
+	w.refuse = storageIsFull
+	w.untilWithErrors(40 * time.Second)
+	w.expect("4 4 0")
+	w.untilWithErrors(time.Hour)
+	w.expect("6 6 0")
+	if c := w.frs().Status.Clusters[2]; c.State != v1alpha1.ClusterFull || !strings.Contains(c.Message, "database space exceeded") {
+		t.Errorf("got %+v", c)
+	}
+	w.refuse = func(string, string) error { return nil }
+	w.until(2 * time.Hour)
+	w.expect("4 4 4")
+}
+
+// TestAClusterThatFailsWritesKeepsNoOthersFromGrowing: two of its four replicas found no node and are to leave it. They stay, and others get what is left.
+func TestAClusterThatFailsWritesKeepsNoOthersFromGrowing(t *testing.T) {
+	w := newWorld(t, evenly, 100, 100, 2)
+	w.do(w.reconcile())
+	w.live()
+	w.expect("4 4 4")
+	w.refuse = storageIsFull
+	w.untilWithErrors(10 * time.Minute)
+	w.expect("4 4 4")
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) { frs.Spec.Replicas = ptr.To[int32](60) })
+	w.untilWithErrors(10 * time.Minute)
+	var sum, here int32
+	for _, name := range []string{"a", "b", "c"} {
+		if n := replicasOf(w.set(name)); name == "c" {
+			sum += n
+		} else {
+			sum, here = sum+n, here+n
+		}
+	}
+	if here < 56 || sum > 60+15 {
+		t.Errorf("a and b have %d of 56, and all %d of at most 75: %s", here, sum, w.layout())
+	}
+}
+
+// TestAChangeThatAClusterRefusesIsNoLoop: it is tried again at the times of the back-off, or when something else changes.
+func TestAChangeThatAClusterRefusesIsNoLoop(t *testing.T) {
+	w := newWorld(t, evenly, 100, 100, 100)
+	w.until(time.Minute)
+	w.expect("4 4 4")
+	refused := 0
+	w.refuse = func(server, verb string) error {
+		if server == "c" {
+			refused++
+			return apierrors.NewForbidden(appsv1.Resource("replicasets"), "web", errors.New("policy, request "+fmt.Sprint(refused)+strings.Repeat("x", 3<<20)))
+		}
+		return nil
+	}
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) {
+		frs.Spec.Template.Raw = []byte(strings.Replace(string(frs.Spec.Template.Raw), `"image":"i"`, `"image":"two"`, 1))
+	})
+	w.writes = nil
+	for end := w.passed.Now().Add(time.Hour); w.passed.Now().Before(end); {
+		before := w.frs().ResourceVersion
+		result, err := w.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web"}})
+		w.do(err)
+		if w.frs().ResourceVersion == before { // otherwise an event follows
+			if result.RequeueAfter == 0 {
+				break
+			}
+			w.passed.Step(result.RequeueAfter)
+		}
+	}
+	status := slices.DeleteFunc(slices.Clone(w.writes), func(s string) bool { return s != "hub Status" })
+	if refused > 40 || len(status) > 40 {
+		t.Errorf("in an hour %d refused writes, and %d of the status", refused, len(status))
+	}
+	if c := w.frs().Status.Clusters[2]; c.State != v1alpha1.ClusterFull || len(c.Message) > 400 || c.Share != 4 {
+		t.Errorf("got %s with %d, and a message of %d bytes", c.State, c.Share, len(c.Message))
+	}
+}
+
 // TestWhatIsNoLongerInTheTemplateGoes in every cluster, although the ReplicaSet was not made with server-side apply.
 func TestWhatIsNoLongerInTheTemplateGoes(t *testing.T) {
 	w := newWorld(t, evenly, 100)

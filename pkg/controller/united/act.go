@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/controller"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	model "github.com/berth-project/berth/pkg/united"
@@ -231,10 +231,19 @@ func isRefused(err error) bool {
 	return !isStale(err) && controller.IsRefused(err)
 }
 
-// act carries out the steps: first those that lower, then, only if all of these succeeded, the others, in each cluster slowly at first.
-func (r *reconciler) act(ctx context.Context, ud *v1beta1.UnitedDeployment, lower, rest []step, m *memory) *outcome {
-	o := &outcome{}
-	if !r.all(ctx, ud, lower, m, o) {
+// act carries out the steps: first those that lower, then the others, as far as those that failed leave room, in each cluster slowly at first. If a read is out of date, the others wait for the next look.
+func (r *reconciler) act(ctx context.Context, v *view, m *memory) *outcome {
+	o, ud := &outcome{}, v.ud
+	kept := int64(0)
+	for _, s := range r.all(ctx, ud, v.lower, m, o) {
+		kept += int64(max(s.before()-s.Replicas, 0))
+	}
+	if o.stale {
+		return o
+	}
+	rest, err := r.afford(ctx, v, kept, m)
+	if err != nil {
+		o.err = errors.Join(o.err, err)
 		return o
 	}
 	byCluster := map[string][]step{}
@@ -249,31 +258,70 @@ func (r *reconciler) act(ctx context.Context, ud *v1beta1.UnitedDeployment, lowe
 	return o
 }
 
+// afford are the steps that do not lower, with so many replicas less as others keep.
+func (r *reconciler) afford(ctx context.Context, v *view, kept int64, m *memory) ([]step, error) {
+	if kept == 0 {
+		return v.rest, nil
+	}
+	raises := make([]int32, len(v.rest))
+	for i := range v.rest {
+		raises[i] = max(v.rest[i].Replicas-v.rest[i].before(), 0)
+	}
+	allocation.Afford(raises, kept)
+	var rest []step
+	for i, s := range v.rest {
+		if less := s.Replicas - s.before() - raises[i]; less > 0 {
+			s.Replicas, s.Trial = s.Replicas-less, max(s.Trial-less, 0)
+			if !s.ReplicasOnly {
+				if err := r.render(ctx, &s, v.ud, v.policy, m); err != nil {
+					return nil, err
+				}
+			}
+			if s.isDone(m) {
+				continue
+			}
+		}
+		rest = append(rest, s)
+	}
+	return rest, nil
+}
+
+// before is how many replicas the child asks for before the step.
+func (s *step) before() int32 {
+	if s.child == nil {
+		return 0
+	}
+	return s.child.Replicas
+}
+
 // slowly carries out steps until one fails.
 func (r *reconciler) slowly(ctx context.Context, ud *v1beta1.UnitedDeployment, steps []step, m *memory, o *outcome) {
 	for size := 1; len(steps) > 0; size *= 2 {
 		batch := steps[:min(size, len(steps))]
-		if steps = steps[len(batch):]; !r.all(ctx, ud, batch, m, o) {
+		if steps = steps[len(batch):]; len(r.all(ctx, ud, batch, m, o)) > 0 {
 			return
 		}
 	}
 }
 
-// all carries out steps at the same time. It is false if one of them failed.
-func (r *reconciler) all(ctx context.Context, ud *v1beta1.UnitedDeployment, steps []step, m *memory, o *outcome) bool {
+// all carries out steps at the same time. It returns those that failed.
+func (r *reconciler) all(ctx context.Context, ud *v1beta1.UnitedDeployment, steps []step, m *memory, o *outcome) (failed []step) {
+	done := make([]bool, len(steps))
 	var writing errgroup.Group
 	writing.SetLimit(concurrentWrites)
-	var failed atomic.Bool
 	for i := range steps {
 		writing.Go(func() error {
-			if !r.write(ctx, ud, &steps[i], m, o) {
-				failed.Store(true)
-			}
+			done[i] = r.write(ctx, ud, &steps[i], m, o)
 			return nil
 		})
 	}
 	_ = writing.Wait() // no step returns an error: the outcome has them
-	return !failed.Load()
+	for i := range steps {
+		if !done[i] {
+			failed = append(failed, steps[i])
+		}
+	}
+	return failed
 }
 
 // write carries out one step. If the API server refuses the object of an existing child, its replicas are still written: a template that is not valid does

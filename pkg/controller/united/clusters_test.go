@@ -14,7 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -263,6 +265,30 @@ func TestWhatAClusterRefusesIsSaidAndKeepsNoOtherWaiting(t *testing.T) {
 	_ = w.settle()
 	if c := conditionOf(&w.get().Status, v1beta1.ReadyCondition); len(c.Message) > longestComplaint+100 {
 		t.Errorf("the message has %d characters", len(c.Message))
+	}
+}
+
+// TestAMemberThatFailsWritesKeepsNoOthersFromGrowing: its storage is full. One of its replicas is to leave it and stays, and others get what is left.
+func TestAMemberThatFailsWritesKeepsNoOthersFromGrowing(t *testing.T) {
+	m := memberWith()
+	w := newWorld(t, overClusters(10)).in(membership{"m": m})
+	w.mustSettle()
+	w.expect("a=5")
+	m.expectIn(t, "b=5")
+	full := apierrors.NewInternalError(errors.New("etcdserver: mvcc: database space exceeded"))
+	m.Client = interceptor.NewClient(m.Client.(client.WithWatch), interceptor.Funcs{
+		Apply: func(context.Context, client.WithWatch, runtime.ApplyConfiguration, ...client.ApplyOption) error { return full },
+		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error { return full },
+	})
+	w.change(func(ud *v1beta1.UnitedDeployment) {
+		ud.Spec.Replicas, ud.Spec.Topology.Subsets[1].Replicas = ptr.To[int32](100), ptr.To(intstr.FromInt32(4))
+	})
+	if err := w.settle(); err == nil || !strings.Contains(err.Error(), "database space exceeded") {
+		t.Errorf("got %v", err)
+	}
+	m.expectIn(t, "b=5")
+	if a := *w.children()[0].Spec.Replicas; a < 95 || a > 120 {
+		t.Errorf("a has %d of 95", a)
 	}
 }
 

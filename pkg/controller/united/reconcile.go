@@ -200,7 +200,7 @@ func (r *reconciler) carryOut(ctx context.Context, v *view, m *memory) (reconcil
 	if err := r.label(ctx, v.plan.Labels); err != nil {
 		return reconcile.Result{}, err
 	}
-	o := r.act(ctx, v.ud, v.lower, v.rest, m)
+	o := r.act(ctx, v, m)
 	if len(o.refused) > 0 {
 		status := v.status(r.clock.Now())
 		fail(&status, &v.ud.Status, o.refused, r.clock.Now())
