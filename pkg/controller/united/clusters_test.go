@@ -277,8 +277,12 @@ func TestAMemberThatFailsWritesKeepsNoOthersFromGrowing(t *testing.T) {
 	m.expectIn(t, "b=5")
 	full := apierrors.NewInternalError(errors.New("etcdserver: mvcc: database space exceeded"))
 	m.Client = interceptor.NewClient(m.Client.(client.WithWatch), interceptor.Funcs{
-		Apply: func(context.Context, client.WithWatch, runtime.ApplyConfiguration, ...client.ApplyOption) error { return full },
-		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error { return full },
+		Apply: func(context.Context, client.WithWatch, runtime.ApplyConfiguration, ...client.ApplyOption) error {
+			return full
+		},
+		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+			return full
+		},
 	})
 	w.change(func(ud *v1beta1.UnitedDeployment) {
 		ud.Spec.Replicas, ud.Spec.Topology.Subsets[1].Replicas = ptr.To[int32](100), ptr.To(intstr.FromInt32(4))
