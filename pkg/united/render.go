@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"maps"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -60,6 +61,48 @@ func RevisionOf(t *v1beta1.SubsetTemplate, collisions int32) (data []byte, hash 
 		return data, hashOf(string(data)), nil
 	}
 	return data, hashOf(string(data), fmt.Sprint(collisions)), nil
+}
+
+// SameTemplate is true if the data of two ControllerRevisions have the same template. Empty fields do not count, and neither does the directive that OpenKruise writes into its own.
+func SameTemplate(a, b []byte) bool {
+	one, err := templateFields(a)
+	other, err2 := templateFields(b)
+	return err == nil && err2 == nil && equality.Semantic.DeepEqual(one, other)
+}
+
+func templateFields(data []byte) (any, error) {
+	var r revision
+	if err := json.Unmarshal(data, &r); err != nil {
+		return nil, err
+	}
+	data, _, err := RevisionOf(&r.Spec.Template, 0)
+	if err != nil {
+		return nil, err
+	}
+	var fields any
+	if err := kjson.Unmarshal(data, &fields); err != nil {
+		return nil, err
+	}
+	return withoutNulls(fields), nil
+}
+
+// withoutNulls drops the fields of objects that are null, as the creation time of a template that a Go program has written.
+func withoutNulls(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for key, field := range v {
+			if field == nil {
+				delete(v, key)
+				continue
+			}
+			withoutNulls(field)
+		}
+	case []any:
+		for i := range v {
+			withoutNulls(v[i])
+		}
+	}
+	return value
 }
 
 // TemplateIn is the template in the data of a ControllerRevision.

@@ -39,8 +39,8 @@ type memory struct {
 	generation int64
 	// seen is when the generation was first seen.
 	seen time.Time
-	// revision is the name of the ControllerRevision of the latest template. It exists.
-	revision string
+	// revision is the name of the ControllerRevision of the latest template. It exists. hash is that of the template.
+	revision, hash string
 	// templates of other revisions, by name.
 	templates map[string]*model.Template
 	// clusters are the other ones where the last look into the caches found children.

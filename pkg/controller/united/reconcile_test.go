@@ -11,6 +11,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -222,6 +223,40 @@ func TestChildrenAreMadeAndNothingIsWrittenTwice(t *testing.T) {
 		t.Errorf("after a restart: %v", w.writes)
 	}
 	w.expect("a=3 b=2")
+}
+
+// TestTheRevisionThatOpenKruiseMadeStays: its name is in the pods, so another one would restart them all.
+func TestTheRevisionThatOpenKruiseMadeStays(t *testing.T) {
+	const name = "web-7d9c5b6f8"
+	ud := unitedOf(2, "a")
+	ud.Status.UpdatedRevision, ud.Status.CurrentRevision = name, name
+	owner := []metav1.OwnerReference{*metav1.NewControllerRef(ud, v1beta1.Kind)}
+	child := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "web-a-x7k2p", UID: "kruise", Generation: 1, OwnerReferences: owner,
+		Labels: map[string]string{"app": "web", v1beta1.SubsetNameLabel: "a", v1beta1.RevisionLabel: name},
+	}}
+	child.Spec.Replicas = ptr.To[int32](2)
+	child.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web", v1beta1.SubsetNameLabel: "a"}}
+	child.Spec.Template.Labels = map[string]string{"app": "web", v1beta1.SubsetNameLabel: "a", v1beta1.RevisionLabel: name}
+	child.Spec.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "main"}}
+	template := string(ud.Spec.Template.DeploymentTemplate.Spec.Raw)
+	old := &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "r", Labels: map[string]string{v1beta1.RevisionLabel: name}, OwnerReferences: owner}, Revision: 1,
+		Data: runtime.RawExtension{Raw: []byte(`{"spec":{"template":{"$patch":"replace","deploymentTemplate":{"metadata":{"creationTimestamp":null},"spec":` + template + `}}}}`)},
+	}
+	ud.Spec.Template.DeploymentTemplate.Metadata = &runtime.RawExtension{Raw: []byte(`{}`)}
+	w := newWorld(t, ud, child, old)
+	w.mustSettle()
+	if got := w.children()[0].Spec.Template; !equality.Semantic.DeepEqual(got, child.Spec.Template) {
+		t.Errorf("the pods are replaced: %+v; %v", got, w.writes)
+	}
+	w.change(func(ud *v1beta1.UnitedDeployment) {
+		ud.Spec.Template.DeploymentTemplate.Spec.Raw = []byte(strings.Replace(template, `"image":"main"`, `"image":"two"`, 1))
+	})
+	w.mustSettle()
+	if got := w.children()[0].Spec.Template; got.Labels[v1beta1.RevisionLabel] == name || got.Spec.Containers[0].Image != "two" {
+		t.Errorf("got %+v", got)
+	}
 }
 
 func TestNothingIsRaisedBeforeTheOthersAreLowered(t *testing.T) {

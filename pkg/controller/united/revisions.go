@@ -21,24 +21,35 @@ import (
 // mostCollisions bounds the names that are tried for one ControllerRevision.
 const mostCollisions = 10
 
-// ensureRevision returns the name of the ControllerRevision of the template, which exists and is the latest. collisions makes the name unique.
+// ensureRevision returns the name of the ControllerRevision of the template, which exists and is the latest. collisions makes the name unique. A ControllerRevision of the UnitedDeployment that has the template
+// already keeps its name, such as one that OpenKruise has made: the name is in the pods, and another one would replace them all.
 func (r *reconciler) ensureRevision(ctx context.Context, ud *v1beta1.UnitedDeployment, m *memory) (name string, collisions int32, _ error) {
 	collisions = ptr.Deref(ud.Status.CollisionCount, 0)
 	data, hash, err := model.RevisionOf(&ud.Spec.Template, collisions)
 	if err != nil {
 		return "", 0, err
 	}
-	if name = ud.Name + "-" + hash; name == m.revision {
-		return name, collisions, nil
+	if hash == m.hash {
+		return m.revision, collisions, nil
 	}
+	name = ud.Name + "-" + hash
 	history := r.historyOf(ud)
+	all, err := history.List(ctx)
+	if err != nil {
+		return "", 0, err
+	}
+	for i := range all {
+		if model.SameTemplate(all[i].Data.Raw, data) {
+			name, data = all[i].Name, all[i].Data.Raw
+		}
+	}
 	for range mostCollisions {
 		done, err := history.Ensure(ctx, name, data, map[string]string{v1beta1.RevisionLabel: name})
 		if err != nil {
 			return "", 0, err
 		}
 		if done {
-			m.revision = name
+			m.revision, m.hash = name, hash
 			return name, collisions, nil
 		}
 		collisions++
