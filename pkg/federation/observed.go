@@ -22,6 +22,8 @@ type Observed struct {
 // Member is a cluster.
 type Member struct {
 	Name string
+	// Identity is the same for the same cluster, whatever its name is. Empty if it is not known.
+	Identity string
 	// Reachable is true if what is said of the cluster is not old.
 	Reachable bool
 	// Since is when Reachable last changed. Zero if that is not known.

@@ -121,8 +121,12 @@ func (r *round) gather() {
 		names = append(names, r.Members[i].Name)
 	}
 	for i := range r.Status.Clusters {
-		before[r.Status.Clusters[i].Name] = &r.Status.Clusters[i]
-		names = append(names, r.Status.Clusters[i].Name)
+		was := &r.Status.Clusters[i]
+		name := r.nameNow(was)
+		if name == was.Name || before[name] == nil {
+			before[name] = was
+		}
+		names = append(names, name)
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
@@ -165,6 +169,21 @@ func (r *round) gather() {
 	for i, pl := range ranked {
 		pl.rank = i
 	}
+}
+
+// nameNow is the name of a cluster of the previous status. If no member of its old name answers, and one of another name is the same cluster, it has got that name. Otherwise its replicas would count twice.
+func (r *round) nameNow(was *v1alpha1.ClusterStatus) string {
+	name := was.Name
+	for i := range r.Members {
+		m := &r.Members[i]
+		if m.Name == was.Name && m.Reachable {
+			return was.Name
+		}
+		if m.Reachable && m.Identity != "" && m.Identity == was.Identity {
+			name = m.Name
+		}
+	}
+	return name
 }
 
 // await says since when a cluster does not answer, and whether it is in doubt or lost. The previous status is right about it even if this process has just started.

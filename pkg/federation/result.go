@@ -56,7 +56,7 @@ func (r *round) status(unknown []string) v1alpha1.FederatedReplicaSetStatus {
 	may := int64(0)
 	for _, pl := range r.places {
 		c := v1alpha1.ClusterStatus{
-			Name: pl.Name, Share: pl.share, Wanted: pl.next, Replicas: pl.asked, ScheduledReplicas: pl.scheduled, AvailableReplicas: pl.available, Capacity: pl.figure,
+			Name: pl.Name, Identity: cmp.Or(pl.Identity, pl.before.Identity), Share: pl.share, Wanted: pl.next, Replicas: pl.asked, ScheduledReplicas: pl.scheduled, AvailableReplicas: pl.available, Capacity: pl.figure,
 		}
 		if pl.Local != nil {
 			s.Replicas += int32(len(pl.Local.Pods))

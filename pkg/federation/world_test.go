@@ -36,8 +36,10 @@ type world struct {
 // cluster is what is really there, and what the hub has seen of it.
 type cluster struct {
 	name string
-	room int32
-	away bool
+	// identity stays if the name changes.
+	identity string
+	room     int32
+	away     bool
 	// lives is true if it is away because it refuses the hub.
 	lives bool
 	// silent is true for one look of the hub, whose request there fails although the cluster answers.
@@ -57,7 +59,8 @@ func newWorld(t rapid.TB, random *worlds.History, policy *Policy, rooms ...int32
 	t.Helper()
 	w := &world{t: t, policy: policy, random: random, now: start}
 	for i, room := range rooms {
-		w.clusters = append(w.clusters, &cluster{name: string(rune('a' + i)), room: room})
+		name := string(rune('a' + i))
+		w.clusters = append(w.clusters, &cluster{name: name, identity: name, room: room})
 	}
 	return w
 }
@@ -180,7 +183,7 @@ func (w *world) observe() Observed {
 		if !c.away {
 			c.seen = copyOf(c.local)
 		}
-		in.Members = append(in.Members, Member{Name: c.name, Reachable: !c.away, Lives: c.lives, Since: c.since, Local: copyOf(c.seen)})
+		in.Members = append(in.Members, Member{Name: c.name, Identity: c.identity, Reachable: !c.away, Lives: c.lives, Since: c.since, Local: copyOf(c.seen)})
 	}
 	return in
 }
@@ -642,6 +645,25 @@ func TestAClusterIsLostAndReturns(t *testing.T) {
 			w.expect(tc.back)
 			w.expectState("c", v1alpha1.ClusterReady)
 		})
+	}
+}
+
+// TestAClusterThatGetsAnotherNameKeepsItsReplicas: its ClusterProfile is deleted and made again, or an older one leads to it. It is not two clusters.
+func TestAClusterThatGetsAnotherNameKeepsItsReplicas(t *testing.T) {
+	for _, rebalance := range []bool{true, false} {
+		for _, duplicate := range []bool{true, false} {
+			w := newWorld(t, nil, policyOf(12, rebalance, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+			w.until(time.Minute)
+			w.expect("4 4 4")
+			w.clusters[2].name = "d"
+			if duplicate {
+				w.clusters = append(w.clusters, &cluster{name: "c", away: true, lives: true, since: w.now})
+			}
+			w.until(10 * time.Minute)
+			if got := strings.TrimSuffix(w.layout(), " 0"); got != "4 4 4" || w.lost > 0 || w.status.MayExceedBy != 0 {
+				w.fail("got %s, and %d pods have ended", got, w.lost)
+			}
+		}
 	}
 }
 

@@ -345,11 +345,17 @@ func (s *session) identify() error {
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(namespaceKind)
 	err := s.asking.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, namespace)
-	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || err == nil && s.link.claim == nil {
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return err
+	}
+	s.link.mu.Lock()
+	s.link.status.Identity = namespace.UID
+	s.link.mu.Unlock()
+	if s.link.claim == nil {
+		return nil
 	}
 	return s.link.claim(s, namespace.UID)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apimachinery/pkg/version"
 
@@ -49,6 +50,8 @@ type Status struct {
 	Name, Namespace string
 	Labels          map[string]string
 	State           State
+	// Identity is the UID of the member's namespace kube-system. Empty if it was never reached, or does not let the hub read it.
+	Identity types.UID
 	// Since is when the member became ready, or when it ceased to be. While a member is not ready its state may change, and Since stays: it is the time since
 	// when nothing is known of the member. For one that refused the hub, see State.Lives, it is when it ceased to answer. After a restart of the hub it is the time of the restart.
 	Since time.Time

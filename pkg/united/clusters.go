@@ -1,6 +1,7 @@
 package united
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,7 +18,9 @@ import (
 type Cluster struct {
 	// Name, and what clusterRegistry goes by.
 	Name, Namespace string
-	Labels          map[string]string
+	// Identity is the same for the same cluster, whatever its name is. Empty if it is not known.
+	Identity string
+	Labels   map[string]string
 	// Reachable is true if all children there are in Observed.Children.
 	Reachable bool
 	// Lives is true if the cluster is not reachable although nothing says that it is down: it refuses the hub, and somebody has to mend that. Then others do not run its replicas.
@@ -30,8 +33,10 @@ type Cluster struct {
 type site struct {
 	name   string
 	status v1beta1.ClusterStatus
-	// exists is false if no member has the name.
+	// exists is false if no member has the name, and none of another name is the cluster.
 	exists bool
+	// as is the name that the member has now.
+	as string
 	// away is true if it does not answer, or does not exist, inDoubt if that is so for a moment only, and lost if it is so for long. closed is true if it answers and gets no more replicas.
 	away, inDoubt, lost, closed bool
 	// leaving is how many replicas children there ask for that have to go, and mostLeaving how many they may ask for.
@@ -59,9 +64,30 @@ func (r *round) gather() {
 	slices.Sort(names)
 	r.sites = map[string]*site{}
 	for _, name := range slices.Compact(names) {
-		r.sites[name] = r.siteOf(name, exist[name])
+		c := exist[name]
+		if now := r.nameNow(name, c, exist); now != nil {
+			c = now
+		}
+		r.sites[name] = r.siteOf(name, c)
 	}
 }
+
+// nameNow is the cluster of a name in the previous status, if no member of that name answers, and one of another name is the same cluster. Otherwise its replicas would count twice, or go.
+func (r *round) nameNow(name string, c *Cluster, exist map[string]*Cluster) *Cluster {
+	at := slices.IndexFunc(r.Status.Clusters, func(b v1beta1.ClusterStatus) bool { return b.Name == name })
+	if at < 0 || r.Status.Clusters[at].Identity == "" || c != nil && c.Reachable {
+		return nil
+	}
+	for _, other := range exist {
+		if other.Reachable && other.Identity == r.Status.Clusters[at].Identity {
+			return other
+		}
+	}
+	return nil
+}
+
+// is is true for a place in the cluster of a child.
+func (pl *place) is(in string) bool { return pl.Cluster == in || pl.site != nil && pl.site.as == in }
 
 // isRegistered is true for a cluster in the namespace that the spec says.
 func (r *round) isRegistered(c *Cluster) bool {
@@ -75,11 +101,14 @@ func (r *round) isRegistered(c *Cluster) bool {
 
 // siteOf is what is known of a cluster. The previous status is right about since when it is away, even if this process has just started.
 func (r *round) siteOf(name string, c *Cluster) *site {
-	s := &site{name: name, exists: c != nil, away: c == nil || !c.Reachable}
+	s := &site{name: name, as: name, exists: c != nil, away: c == nil || !c.Reachable}
 	s.status = v1beta1.ClusterStatus{Name: name, State: v1beta1.ClusterReady, Since: metav1.NewTime(r.Now)}
 	var before v1beta1.ClusterStatus
 	if at := slices.IndexFunc(r.Status.Clusters, func(b v1beta1.ClusterStatus) bool { return b.Name == name }); at >= 0 {
 		before = r.Status.Clusters[at]
+	}
+	if s.status.Identity = before.Identity; c != nil {
+		s.as, s.status.Identity = c.Name, cmp.Or(c.Identity, before.Identity)
 	}
 	refuses, wasLost := c != nil && s.away && c.Lives, before.State == v1beta1.ClusterLost
 	wasAway := before.State == v1beta1.ClusterUnreachable || before.State == v1beta1.ClusterUnknown || wasLost

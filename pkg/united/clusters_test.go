@@ -124,6 +124,29 @@ func TestTheSchedulerSaysNothingOfOtherClusters(t *testing.T) {
 	}
 }
 
+// TestAClusterThatGetsAnotherNameKeepsItsChildren, whether targetCluster follows or not.
+func TestAClusterThatGetsAnotherNameKeepsItsChildren(t *testing.T) {
+	for _, target := range []string{"m", "d"} {
+		p, now := inClusters(true), time.Unix(10_000, 0)
+		observe := func(name string, status *v1beta1.UnitedDeploymentStatus) Plan {
+			children := having(p, 5, 5)
+			children[0].Cluster = name
+			return p.Plan(Observed{Now: now, Revision: "r1", Status: status, Children: children, Clusters: []Cluster{{Name: name, Identity: "uid", Namespace: "berth-members", Reachable: true}}})
+		}
+		first := observe("m", &v1beta1.UnitedDeploymentStatus{})
+		p.Subsets[0].Cluster = target
+		plan := observe("d", &first.Status)
+		for _, w := range plan.Children {
+			if w.Subset < 0 || w.Child == nil || w.Replicas != 5 {
+				t.Errorf("target %s: %+v", target, w)
+			}
+		}
+		if c := plan.Status.Clusters; len(c) != 1 || c[0].Name != target || c[0].Identity != "uid" || c[0].State != v1beta1.ClusterReady {
+			t.Errorf("target %s: %+v", target, c)
+		}
+	}
+}
+
 // TestAClusterThatRefusesTheHubIsNotLost: its token has ended. The time until it is lost begins when it ceases to answer.
 func TestAClusterThatRefusesTheHubIsNotLost(t *testing.T) {
 	p, now, b := inClusters(true), time.Unix(10_000, 0), int32(4)

@@ -91,6 +91,8 @@ type Wanted struct {
 	Child *Child
 	// Subset is the index of its subset. -1 if it has none any more.
 	Subset int
+	// Cluster is the name of the one where the child is or is to be, as it is now. Empty is that of the UnitedDeployment.
+	Cluster string
 	// Replicas and Trial as in Child.
 	Replicas, Trial int32
 	// Partition that the child gets, if its kind has partitions.

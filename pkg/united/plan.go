@@ -146,7 +146,7 @@ func (r *round) assign() {
 		return cmp.Or(cmp.Compare(b.ready(), a.ready()), a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
 	})
 	for _, child := range children {
-		at := slices.IndexFunc(r.places, func(pl place) bool { return pl.Name == child.Subset && pl.Cluster == child.Cluster })
+		at := slices.IndexFunc(r.places, func(pl place) bool { return pl.Name == child.Subset && pl.is(child.Cluster) })
 		right := r.Template == nil || child.Kind == r.Template.Kind
 		if at >= 0 && right && !child.Deleting && r.places[at].child == nil {
 			r.places[at].child = child

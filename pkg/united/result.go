@@ -31,7 +31,7 @@ func (r *round) children() []Wanted {
 			continue
 		}
 		all = append(all, Wanted{
-			Child: l.child, Subset: -1, Replicas: l.keeps, Partition: l.child.Partition, Revision: l.child.Revision, ReplicasOnly: true,
+			Child: l.child, Subset: -1, Cluster: l.child.Cluster, Replicas: l.keeps, Partition: l.child.Partition, Revision: l.child.Revision, ReplicasOnly: true,
 			Delete: l.keeps == 0 && l.child.Replicas == 0 && len(l.child.Pods) == 0,
 		})
 	}
@@ -46,6 +46,9 @@ func (r *round) children() []Wanted {
 			continue
 		}
 		w := Wanted{Child: pl.child, Subset: i, Replicas: pl.next, Partition: pl.Partition, Revision: r.Revision}
+		if pl.site != nil {
+			w.Cluster = pl.site.as
+		}
 		if pl.next == pl.wanted {
 			w.Trial = pl.trial
 		}

@@ -40,6 +40,8 @@ type Members interface {
 // Member is a cluster.
 type Member struct {
 	Name string
+	// Identity is the same for the same cluster. Empty if it is not known.
+	Identity string
 	// Reachable is true if the cluster answers and its cache is complete. Since is when that changed last.
 	Reachable bool
 	Since     time.Time
@@ -85,7 +87,7 @@ func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplic
 	var reading sync.WaitGroup
 	for i, m := range known {
 		l := &all[i]
-		l.Member = model.Member{Name: m.Name, Reachable: m.Reachable, Since: m.Since, Lives: m.Lives, Why: m.Why, Room: m.Room}
+		l.Member = model.Member{Name: m.Name, Identity: m.Identity, Reachable: m.Reachable, Since: m.Since, Lives: m.Lives, Why: m.Why, Room: m.Room}
 		switch {
 		case !m.Reachable:
 		case from == theCaches: // nobody waits for anything there

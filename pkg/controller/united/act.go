@@ -93,9 +93,8 @@ func (m *memory) was(key childKey, a applied) bool {
 // step is a child that is not as wanted.
 type step struct {
 	model.Wanted
-	// cluster is the name of the one where the child is or is to be, and in is that cluster while it is written.
-	cluster string
-	in      *cluster
+	// in is the cluster while it is written.
+	in *cluster
 	// child is nil if it is to be created.
 	child *child
 	// object is what is applied. Nil if only replicas are written, or the child is deleted.
@@ -112,9 +111,7 @@ func (r *reconciler) steps(ctx context.Context, ud *v1beta1.UnitedDeployment, po
 	for _, wanted := range plan.Children {
 		s := step{Wanted: wanted}
 		if wanted.Child != nil {
-			s.child, s.cluster = byKey[keyOf(wanted.Child)], wanted.Child.Cluster
-		} else {
-			s.cluster = policy.Subsets[wanted.Subset].Cluster
+			s.child = byKey[keyOf(wanted.Child)]
 		}
 		if !s.ReplicasOnly {
 			if err := r.render(ctx, &s, ud, policy, m); err != nil {
@@ -202,7 +199,7 @@ func (o *outcome) add(s *step, err error) bool {
 		o.stale = true
 	case isRefused(err):
 		message := err.Error()
-		if s.cluster != "" {
+		if s.Cluster != "" {
 			message = controller.AtMost(longestComplaint, message)
 		}
 		o.refused = append(o.refused, s.subset()+": "+message)
@@ -248,7 +245,7 @@ func (r *reconciler) act(ctx context.Context, v *view, m *memory) *outcome {
 	}
 	byCluster := map[string][]step{}
 	for _, s := range rest {
-		byCluster[s.cluster] = append(byCluster[s.cluster], s)
+		byCluster[s.Cluster] = append(byCluster[s.Cluster], s)
 	}
 	var writing sync.WaitGroup
 	for _, steps := range byCluster { // none waits for another one
@@ -328,10 +325,10 @@ func (r *reconciler) all(ctx context.Context, ud *v1beta1.UnitedDeployment, step
 // not keep anybody from scaling.
 func (r *reconciler) write(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, m *memory, o *outcome) bool {
 	var err error
-	if s.in, err = r.cluster(s.cluster); err != nil {
+	if s.in, err = r.cluster(s.Cluster); err != nil {
 		return o.add(s, err)
 	}
-	if s.cluster != "" {
+	if s.Cluster != "" {
 		within, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
 		ctx = within
@@ -374,8 +371,8 @@ func (r *reconciler) again(ctx context.Context, ud *v1beta1.UnitedDeployment, s 
 // subset of the step, for messages.
 func (s *step) subset() string {
 	where := ""
-	if s.cluster != "" {
-		where = " in cluster " + s.cluster
+	if s.Cluster != "" {
+		where = " in cluster " + s.Cluster
 	}
 	if s.child != nil {
 		return s.child.Subset + where
@@ -390,12 +387,12 @@ func (r *reconciler) create(ctx context.Context, ud *v1beta1.UnitedDeployment, s
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		err = r.explain(ctx, ud, s, err)
-	case s.cluster != "" && apierrors.IsNotFound(err):
+	case s.Cluster != "" && apierrors.IsNotFound(err):
 		err = &inTheWay{fmt.Sprintf("namespace %s does not exist there; create it", ud.Namespace)}
 	}
 	r.measures.wrote(creating, err)
 	if err == nil {
-		m.remember(childKey{s.cluster, object.GetUID()}, applied{s.hash, object.GetGeneration()})
+		m.remember(childKey{s.Cluster, object.GetUID()}, applied{s.hash, object.GetGeneration()})
 		childCreated(s).send(r.events, ud)
 		klog.FromContext(ctx).V(2).Info("Created a child", "uniteddeployment", klog.KObj(ud), "child", s.object.GetName(), "replicas", s.Replicas)
 	}
@@ -441,7 +438,7 @@ func (r *reconciler) apply(ctx context.Context, ud *v1beta1.UnitedDeployment, s 
 			return err
 		}
 	}
-	m.remember(childKey{s.cluster, object.GetUID()}, applied{s.hash, object.GetGeneration()})
+	m.remember(childKey{s.Cluster, object.GetUID()}, applied{s.hash, object.GetGeneration()})
 	for _, n := range childApplied(s) {
 		n.send(r.events, ud)
 	}

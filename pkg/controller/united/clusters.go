@@ -153,11 +153,13 @@ func (r *reconciler) readMembers(ctx context.Context, ud *v1beta1.UnitedDeployme
 	var reading sync.WaitGroup
 	var results []*children
 	for _, status := range r.members.List() {
-		if from == theServer && !slices.Contains(concerned, status.Name) {
+		if from == theServer && !slices.Contains(concerned, status.Name) && !slices.ContainsFunc(ud.Status.Clusters, func(c v1beta1.ClusterStatus) bool {
+			return status.Identity != "" && c.Identity == string(status.Identity)
+		}) {
 			continue
 		}
 		result := &children{clusters: []model.Cluster{{
-			Name: status.Name, Namespace: status.Namespace, Labels: status.Labels, Reachable: status.State == members.Ready, Lives: status.State.Lives(), Since: status.Since,
+			Name: status.Name, Identity: string(status.Identity), Namespace: status.Namespace, Labels: status.Labels, Reachable: status.State == members.Ready, Lives: status.State.Lives(), Since: status.Since,
 		}}}
 		results = append(results, result)
 		if status.State != members.Ready {

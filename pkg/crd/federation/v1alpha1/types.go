@@ -205,6 +205,11 @@ type ClusterStatus struct {
 	// +required
 	Name string `json:"name"`
 
+	// Identity of the cluster: the UID of its namespace kube-system. It tells a cluster whose ClusterProfile got another name from another cluster. Empty if the hub may not read it.
+	//
+	// +optional
+	Identity string `json:"identity,omitempty"`
+
 	// Share is how many replicas the cluster is to have in the end.
 	//
 	// +optional

@@ -472,6 +472,10 @@ type ClusterStatus struct {
 	//
 	// +required
 	Since metav1.Time `json:"since"`
+	// Identity of the cluster: the UID of its namespace kube-system. It tells a cluster whose ClusterProfile got another name from another cluster. Empty if the hub may not read it.
+	//
+	// +optional
+	Identity string `json:"identity,omitempty"`
 	// LeavingReplicas is how many replicas children keep for now that have to go.
 	//
 	// +optional
