@@ -120,6 +120,7 @@ func (r *reconciler) steps(ctx context.Context, ud *v1beta1.UnitedDeployment, po
 		}
 		switch {
 		case s.isDone(m):
+		case s.child == nil && found.isEnding(&s): // it is made when the previous one is gone, of which an event tells
 		case s.child != nil && (s.ReplicasOnly || s.Replicas < s.child.Replicas):
 			lower = append(lower, s)
 		default:

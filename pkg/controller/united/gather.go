@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -47,6 +48,13 @@ type children struct {
 	clusters []model.Cluster
 	// unwatchable is why the kind of the template cannot be read. Nil if it can.
 	unwatchable *lineage.Unwatchable
+}
+
+// isEnding is true if the name of a child that is to be made belongs to one that is being deleted.
+func (c *children) isEnding(s *step) bool {
+	return slices.ContainsFunc(c.all, func(other *child) bool {
+		return other.Deleting && other.Cluster == s.Cluster && other.Name == s.object.GetName() && other.Kind == s.object.GroupVersionKind().GroupKind()
+	})
 }
 
 // adoptable is an object in a cluster.
@@ -236,21 +244,34 @@ func (r *reconciler) wholeOf(ctx context.Context, metadata []client.Object, kind
 	return all, nil
 }
 
-// isAdoptable is true for an object that selects the pods that a child of its subset selects. Only then it can become one: its selector cannot change.
-func isAdoptable(object client.Object, policy *model.Policy) bool {
-	var selector *metav1.LabelSelector
+// selectorOf is which pods an object selects, or nil.
+func selectorOf(object client.Object) *metav1.LabelSelector {
 	switch w := object.(type) {
 	case *appsv1.Deployment:
-		selector = w.Spec.Selector
+		return w.Spec.Selector
 	case *appsv1.StatefulSet:
-		selector = w.Spec.Selector
+		return w.Spec.Selector
 	case *unstructured.Unstructured:
 		content, _, _ := unstructured.NestedMap(w.Object, "spec", "selector")
-		selector = &metav1.LabelSelector{}
-		if runtime.DefaultUnstructuredConverter.FromUnstructured(content, selector) != nil {
-			return false
+		selector := &metav1.LabelSelector{}
+		if runtime.DefaultUnstructuredConverter.FromUnstructured(content, selector) == nil {
+			return selector
 		}
 	}
+	return nil
+}
+
+// subsetOf is the subset of a child. Its selector cannot change, and its label can: then the label is set again.
+func subsetOf(object client.Object) string {
+	if selector := selectorOf(object); selector != nil && selector.MatchLabels[v1beta1.SubsetNameLabel] != "" {
+		return selector.MatchLabels[v1beta1.SubsetNameLabel]
+	}
+	return object.GetLabels()[v1beta1.SubsetNameLabel]
+}
+
+// isAdoptable is true for an object that selects the pods that a child of its subset selects. Only then it can become one: its selector cannot change.
+func isAdoptable(object client.Object, policy *model.Policy) bool {
+	selector := selectorOf(object)
 	wanted := metav1.AddLabelToSelector(policy.LabelSelector.DeepCopy(), v1beta1.SubsetNameLabel, object.GetLabels()[v1beta1.SubsetNameLabel])
 	return object.GetDeletionTimestamp().IsZero() && equality.Semantic.DeepEqual(selector, wanted)
 }
@@ -282,7 +303,7 @@ func (r *reconciler) observe(ctx context.Context, in *cluster, object client.Obj
 	trial, _ := strconv.ParseInt(annotations[v1beta1.TrialAnnotation], 10, 32) // 0 for what is not a number
 	c := &child{in: in, object: object, Child: model.Child{
 		Kind: kind, Cluster: in.name, Name: object.GetName(), UID: object.GetUID(),
-		Subset: labels[v1beta1.SubsetNameLabel], Revision: labels[v1beta1.RevisionLabel], PatchText: annotations[v1beta1.SubsetPatchAnnotation],
+		Subset: subsetOf(object), Revision: labels[v1beta1.RevisionLabel], PatchText: annotations[v1beta1.SubsetPatchAnnotation],
 		Created: object.GetCreationTimestamp().Time, Deleting: !object.GetDeletionTimestamp().IsZero(),
 		Trial: max(int32(trial), 0), ByOrdinal: workload.ByOrdinal(kind),
 	}}

@@ -225,6 +225,48 @@ func TestChildrenAreMadeAndNothingIsWrittenTwice(t *testing.T) {
 	w.expect("a=3 b=2")
 }
 
+// TestTheSubsetLabelOfAChildIsSetAgain: its selector says which subset it is of.
+func TestTheSubsetLabelOfAChildIsSetAgain(t *testing.T) {
+	w := newWorld(t, unitedOf(5, "a", "b"))
+	w.mustSettle()
+	for _, child := range w.children() {
+		if child.Labels[v1beta1.SubsetNameLabel] == "a" {
+			child.Labels[v1beta1.SubsetNameLabel] = "b"
+			if err := w.client.Update(t.Context(), &child); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	w.mustSettle()
+	w.expect("a=3 b=2")
+	if w.wrote("Create")+w.wrote("Delete") > 0 {
+		t.Errorf("got %v", w.writes)
+	}
+}
+
+// TestAChildThatTakesLongToGoIsNoLoop: its name is taken until it is gone, and an event tells of that.
+func TestAChildThatTakesLongToGoIsNoLoop(t *testing.T) {
+	w := newWorld(t, unitedOf(5, "a", "b"))
+	w.mustSettle()
+	child := w.children()[0]
+	child.Finalizers = []string{"example.com/slow"}
+	if err := errors.Join(w.client.Update(t.Context(), &child), w.client.Delete(t.Context(), &child)); err != nil {
+		t.Fatal(err)
+	}
+	w.mustSettle()
+	w.mustSettle()
+	if len(w.writes) > 0 {
+		t.Errorf("got %v", w.writes)
+	}
+	gone := w.children()[0]
+	gone.Finalizers = nil
+	if err := w.client.Update(t.Context(), &gone); err != nil {
+		t.Fatal(err)
+	}
+	w.mustSettle()
+	w.expect("a=3 b=2")
+}
+
 // TestTheRevisionThatOpenKruiseMadeStays: its name is in the pods, so another one would restart them all.
 func TestTheRevisionThatOpenKruiseMadeStays(t *testing.T) {
 	const name = "web-7d9c5b6f8"
