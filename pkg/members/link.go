@@ -228,8 +228,10 @@ func open(ctx context.Context, l *link) (*session, error) {
 		return nil, badCredentials("%w", err)
 	}
 	s.http.Transport = &gate{inner: s.http.Transport, open: ctx}
-	quick, bounded := *s.http, *s.http // the cache's own requests last as long as its watches
+	s.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // a member must not make the hub call others, with its token
+	quick, bounded := *s.http, *s.http                                                                   // the cache's own requests last as long as its watches
 	quick.Timeout, bounded.Timeout = l.options.ProbeTimeout, l.options.RequestTimeout
+	quick.Transport, bounded.Transport = &limit{s.http.Transport, longestProbe}, &limit{s.http.Transport, longestAnswer}
 
 	if s.reached, err = discovery.NewDiscoveryClientForConfigAndClient(config, &quick); err != nil {
 		return nil, err
@@ -547,6 +549,28 @@ func (g *gate) RoundTrip(request *http.Request) (*http.Response, error) {
 		close(left)
 		return nil, errClosed
 	}
+}
+
+const (
+	// longestProbe bounds an answer to a probe, and longestAnswer one to a read or a write, in bytes. A member chooses what it sends, and the hub keeps an answer in memory until it has all of it. With longestAnswer
+	// a list has some ten thousands of pods.
+	longestProbe  = 4 << 20
+	longestAnswer = 256 << 20
+)
+
+// limit passes requests on. An answer that is longer than most bytes ends with an error.
+type limit struct {
+	inner http.RoundTripper
+	most  int64
+}
+
+// RoundTrip implements http.RoundTripper.
+func (l *limit) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := l.inner.RoundTrip(request)
+	if err == nil {
+		response.Body = http.MaxBytesReader(nil, response.Body, l.most)
+	}
+	return response, err
 }
 
 // CloseIdleConnections lets http.Client.CloseIdleConnections reach the transport.

@@ -1,10 +1,12 @@
 package members
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
@@ -245,6 +249,46 @@ func TestARequestEndsEvenIfItsTransportDoesNot(t *testing.T) {
 		}
 		close(held) // the bubble ends only if no goroutine is left
 	})
+}
+
+// sessionWith is a session with a member that answers as the handler does.
+func sessionWith(t *testing.T, handler http.HandlerFunc) *session {
+	t.Helper()
+	server := httptest.NewTLSServer(handler)
+	t.Cleanup(server.Close)
+	o := &Options{}
+	o.complete(clientgoscheme.Scheme)
+	s, err := open(t.Context(), &link{options: o, config: &rest.Config{Host: server.URL, BearerToken: "token", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestARedirectIsNotFollowed(t *testing.T) {
+	called := false
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))
+	defer other.Close()
+	s := sessionWith(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusFound) })
+	if version, err := s.version(); err == nil || called {
+		t.Errorf("version %q, %v; the other server was called: %v", version, err, called)
+	}
+}
+
+// TestAnAnswerThatDoesNotEndIsCutOff before it fills the memory of the hub.
+func TestAnAnswerThatDoesNotEndIsCutOff(t *testing.T) {
+	chunk, sent := bytes.Repeat([]byte(" "), 1<<20), atomic.Int32{}
+	s := sessionWith(t, func(w http.ResponseWriter, _ *http.Request) {
+		for sent.Load() < 200 {
+			if _, err := w.Write(chunk); err != nil {
+				return
+			}
+			sent.Add(1)
+		}
+	})
+	if version, err := s.version(); err == nil || sent.Load() > 100 {
+		t.Errorf("version %q, %v, after %d MiB", version, err, sent.Load())
+	}
 }
 
 func TestTheCacheKeepsWhatIsNeeded(t *testing.T) {

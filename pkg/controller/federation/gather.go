@@ -207,8 +207,11 @@ func isSettled(set *appsv1.ReplicaSet) bool {
 	return set.DeletionTimestamp.IsZero() && s.ObservedGeneration == set.Generation && s.Replicas == replicasOf(set) && s.AvailableReplicas == s.Replicas && len(s.Conditions) == 0
 }
 
+// mostPods is how many pods of a ReplicaSet count, if only its status tells of them. No cluster has as many. A cluster says what it likes, and each one takes memory.
+const mostPods = 200_000
+
 func settledPods(n int32) []model.Pod {
-	return slices.Repeat([]model.Pod{{Bound: true, Available: true}}, int(n))
+	return slices.Repeat([]model.Pod{{Bound: true, Available: true}}, int(min(n, mostPods)))
 }
 
 func replicasOf(set *appsv1.ReplicaSet) int32 { return ptr.Deref(set.Spec.Replicas, 1) }
@@ -238,7 +241,7 @@ func (r *reconciler) localOf(set *appsv1.ReplicaSet, pods []corev1.Pod) *model.L
 		l.Pods = append(l.Pods, p)
 	}
 	// Pods of an adopted ReplicaSet lack the label, and are not in the cache. Its status counts them.
-	for i := int32(len(l.Pods)); i < set.Status.Replicas && terminating == 0; i++ {
+	for i := int32(len(l.Pods)); i < min(set.Status.Replicas, mostPods) && terminating == 0; i++ {
 		runs := available < set.Status.AvailableReplicas
 		if runs {
 			available++

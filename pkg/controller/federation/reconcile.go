@@ -40,6 +40,8 @@ const (
 	failsFor = time.Minute
 	// longestComplaint bounds what is quoted of a cluster, in bytes. It chooses what its errors say.
 	longestComplaint = 300
+	// longestMessage bounds the message of a condition, in bytes.
+	longestMessage = 4096
 )
 
 // reconciler writes the ReplicaSets and the status of FederatedReplicaSets, one at a time per worker.
@@ -267,6 +269,9 @@ func (r *reconciler) carryOut(ctx context.Context, v *view) (reconcile.Result, e
 
 // publish writes the status if it has changed. It is false if the FederatedReplicaSet has changed since it was read.
 func (r *reconciler) publish(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, status *v1alpha1.FederatedReplicaSetStatus) (bool, error) {
+	for i := range status.Conditions { // names of hundreds of clusters would be longer than the API allows
+		status.Conditions[i].Message = controller.AtMost(longestMessage, status.Conditions[i].Message)
+	}
 	r.measures.take(client.ObjectKeyFromObject(frs), status)
 	if isStored(status, &frs.Status) {
 		return true, nil
@@ -320,7 +325,7 @@ func (r *reconciler) publishInvalid(ctx context.Context, frs *v1alpha1.Federated
 	status := frs.Status.DeepCopy()
 	status.ObservedGeneration = frs.Generation
 	changed := meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalid, Message: controller.AtMost(4096, invalid.Error()),
+		Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalid, Message: controller.AtMost(longestMessage, invalid.Error()),
 		ObservedGeneration: frs.Generation, LastTransitionTime: metav1.NewTime(r.clock.Now()),
 	})
 	if changed {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -584,6 +585,30 @@ func TestAChangeThatAClusterRefusesIsNoLoop(t *testing.T) {
 	}
 	if c := w.frs().Status.Clusters[2]; c.State != v1alpha1.ClusterFull || len(c.Message) > 400 || c.Share != 4 {
 		t.Errorf("got %s with %d, and a message of %d bytes", c.State, c.Share, len(c.Message))
+	}
+}
+
+// TestWhatAClusterSaysTakesNoMemory: it says that its ReplicaSet has all the pods that a number can count.
+func TestWhatAClusterSaysTakesNoMemory(t *testing.T) {
+	w := newWorld(t, evenly, 0, 0)
+	w.do(w.reconcile())
+	set := w.set("a")
+	set.Status.Replicas = math.MaxInt32
+	if settled, told := settledPods(math.MaxInt32), w.localOf(set, nil).Pods; len(settled) > mostPods || len(told) > mostPods {
+		t.Errorf("%d and %d pods", len(settled), len(told))
+	}
+}
+
+// TestAConditionIsNotTooLong for the API server, however many clusters there are.
+func TestAConditionIsNotTooLong(t *testing.T) {
+	w := newWorld(t, evenly, 100)
+	frs := w.frs()
+	status := frs.Status.DeepCopy()
+	meta.SetStatusCondition(&status.Conditions, metav1.Condition{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInProgress, Message: strings.Repeat("x", 40_000)})
+	_, err := w.publish(t.Context(), frs, status)
+	w.do(err)
+	if n := len(w.frs().Status.Conditions[0].Message); n > 32_768 {
+		t.Errorf("%d bytes", n)
 	}
 }
 
