@@ -237,7 +237,7 @@ func compileRevision(r *v1beta1.InjectionRevision, path *field.Path) field.Error
 }
 
 func compileUpdate(p *Policy, u *v1beta1.UpdateStrategy, path *field.Path) (errs field.ErrorList) {
-	p.Rolling, p.Paused, p.Recreate, p.Scatter = u.Type != v1beta1.NotUpdateType, u.Paused, u.Recreate == v1beta1.RecreateIfNeeded, u.ScatterStrategy
+	p.Rolling, p.Paused, p.Scatter = u.Type != v1beta1.NotUpdateType, u.Paused, u.ScatterStrategy
 	p.UpdateSelector = compileSelector(u.Selector, path.Child("selector"), &errs)
 	p.Partition = ptr.Deref(u.Partition, intstr.FromInt32(0))
 	p.MaxUnavailable = ptr.Deref(u.MaxUnavailable, intstr.FromInt32(1))

@@ -29,7 +29,7 @@ func (p *Policy) Next(pods []Pod) []Pod {
 			continue
 		}
 		old++
-		if p.UpdateSelector.Matches(labels.Set(pod.Labels)) && (pod.Why == "" || p.Recreate) && !pod.Held {
+		if p.UpdateSelector.Matches(labels.Set(pod.Labels)) && pod.Why == "" && !pod.Held {
 			waiting = append(waiting, pod)
 		}
 	}
@@ -56,9 +56,6 @@ func (p *Policy) count(pods []Pod) (total, busy, serving int) {
 	for i := range pods {
 		pod := &pods[i]
 		if pod.DeletionTimestamp != nil {
-			if p.Recreate && pod.Why != "" && !pod.Updated {
-				busy++ // Berth may have evicted it
-			}
 			continue
 		}
 		total++

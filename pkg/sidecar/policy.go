@@ -29,7 +29,6 @@ type Policy struct {
 	MaxUnavailable intstr.IntOrString
 	Priority       func(labels.Set) (level int, order int64)
 	Scatter        []v1beta1.ScatterTerm
-	Recreate       bool
 	History        int32
 }
 

@@ -304,9 +304,6 @@ func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *m
 				m.seen[pod.UID] = after.ResourceVersion
 			}
 			switch {
-			case err == nil && after == nil: // evicted
-				podWrites.WithLabelValues(written).Inc()
-				all.pods[at].DeletionTimestamp = &metav1.Time{Time: now}
 			case err == nil:
 				podWrites.WithLabelValues(written).Inc()
 				m.seen[pod.UID] = after.ResourceVersion
@@ -426,7 +423,7 @@ func (f *found) condition(policy *model.Policy, m *memory) metav1.Condition {
 			updated++
 		case !pod.Available() && (pod.Updated || pod.Touched):
 			out = append(out, name)
-		case due && pod.Why != "" && !policy.Recreate:
+		case due && pod.Why != "":
 			stuck = append(stuck, fmt.Sprintf("%s: %s", name, pod.Why))
 		}
 		if !pod.Updated {

@@ -8,7 +8,6 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,13 +20,8 @@ import (
 	model "github.com/berth-project/berth/pkg/sidecar"
 )
 
-// update gives a pod the latest version, in place or by an eviction. It returns the pod as it is then, or nil if the pod was evicted. If it
-// has resized the pod, it returns the pod with an error as well.
+// update gives a pod the latest version, in place. It returns the pod as it is then. If it has resized the pod, it returns the pod with an error as well.
 func (r *reconciler) update(ctx context.Context, policy *model.Policy, pod *model.Pod, revision string) (*corev1.Pod, error) {
-	if pod.Why != "" {
-		eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}}}
-		return nil, r.client.SubResource("eviction").Create(ctx, pod.Pod.DeepCopy(), eviction)
-	}
 	after, restarts := policy.Update(pod.Pod, revision, r.clock.Now())
 	resized := policy.Resized(pod.Pod)
 	if resized == nil {

@@ -343,22 +343,11 @@ type UpdateStrategy struct {
 	// +kubebuilder:validation:MaxItems=64
 	ScatterStrategy []ScatterTerm `json:"scatterStrategy,omitempty"`
 
-	// Recreate is Never (default): pods that cannot be updated in place keep their version. Or IfNeeded: they are evicted, so that their workloads make new ones. (Berth)
+	// Recreate has no effect. Earlier versions evicted pods that cannot be updated in place if it was IfNeeded. Remove it from your manifests. (Berth)
 	//
 	// +optional
-	// +kubebuilder:validation:Pattern=`^(Never|IfNeeded)?$`
-	Recreate RecreatePolicy `json:"recreate,omitempty"`
+	Recreate string `json:"recreate,omitempty"`
 }
-
-// RecreatePolicy says what happens with pods that cannot be updated in place.
-type RecreatePolicy string
-
-const (
-	// RecreateNever leaves them.
-	RecreateNever RecreatePolicy = "Never"
-	// RecreateIfNeeded evicts them.
-	RecreateIfNeeded RecreatePolicy = "IfNeeded"
-)
 
 // PriorityStrategy says which pods come first, by weight or by order.
 //
