@@ -35,6 +35,8 @@ const (
 	doubtFor     = time.Minute
 	// heldFor is how long a pod is not tried again after its update was refused.
 	heldFor = 5 * time.Second
+	// invalidFor is how long a pod is not tried again with the same version after the API server has called the result invalid.
+	invalidFor = time.Hour
 	// unseenFor is how long the cache may lack a pod that the API server had. After that the pod is gone.
 	unseenFor = 5 * time.Second
 	// staleInterval is how long Berth waits for its cache.
@@ -85,6 +87,8 @@ type memory struct {
 	held, doubts map[types.UID]time.Time
 	// gave is what pods were given lately.
 	gave map[types.UID]gift
+	// invalid are pods that the API server does not let have a version.
+	invalid map[types.UID]invalid
 	// refusal is the last message of somebody who refused an update.
 	refusal string
 	// revision is the ControllerRevision of the latest version, and version the label that it has.
@@ -98,6 +102,12 @@ type gift struct {
 	updated, reset bool
 	// until is for how long Berth does not try again if somebody undoes it. Otherwise the two would write for ever.
 	until time.Time
+}
+
+// invalid says why a pod cannot have a version, and until when Berth does not try again.
+type invalid struct {
+	version, why string
+	until        time.Time
 }
 
 // undone is true if somebody has undone the last write.
@@ -120,7 +130,7 @@ func (r *reconciler) memoryOf(set *v1beta1.SidecarSet) *memory {
 	}
 	m := r.memories[set.Name]
 	if m == nil || m.uid != set.UID {
-		m = &memory{uid: set.UID, seen: map[types.UID]string{}, held: map[types.UID]time.Time{}, doubts: map[types.UID]time.Time{}, gave: map[types.UID]gift{}}
+		m = &memory{uid: set.UID, seen: map[types.UID]string{}, held: map[types.UID]time.Time{}, doubts: map[types.UID]time.Time{}, gave: map[types.UID]gift{}, invalid: map[types.UID]invalid{}}
 		r.memories[set.Name] = m
 	}
 	return m
@@ -208,6 +218,7 @@ func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory
 	expire(m.held, now)
 	expire(m.doubts, now)
 	maps.DeleteFunc(m.gave, func(_ types.UID, gave gift) bool { return now.After(gave.until) })
+	maps.DeleteFunc(m.invalid, func(_ types.UID, is invalid) bool { return now.After(is.until) || is.version != policy.Hash })
 	all, listed := &found{}, map[types.UID]bool{}
 	for i := range list.Items {
 		pod := &list.Items[i]
@@ -232,6 +243,9 @@ func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory
 		}
 		is, has := m.observe(policy, pod, now)
 		_, is.Held = m.held[pod.UID]
+		if refused, never := m.invalid[pod.UID]; never && is.Why == "" {
+			is.Why = refused.why
+		}
 		if _, doubtful := m.doubts[pod.UID]; doubtful {
 			is.Settled = false
 		}
@@ -315,6 +329,10 @@ func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *m
 				podWrites.WithLabelValues(stale).Inc()
 				all.pods[at].Held = true // the cache will show what has changed
 				m.held[pod.UID] = now.Add(staleInterval)
+			case apierrors.IsInvalid(err):
+				podWrites.WithLabelValues(refused).Inc()
+				all.pods[at].Why = err.Error()
+				m.invalid[pod.UID] = invalid{version: policy.Hash, why: err.Error(), until: now.Add(invalidFor)}
 			case controller.IsRefused(err), apierrors.IsTooManyRequests(err):
 				podWrites.WithLabelValues(refused).Inc()
 				all.pods[at].Held = true

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -172,4 +173,56 @@ func TestAnUpdateWithoutAnAnswerMayHaveHappened(t *testing.T) {
 	r.kubelet("p0")
 	r.cache = r.stored()
 	r.expectUpdated("it has restarted", "p0 p1")
+}
+
+// A resize that the API server calls invalid is tried once for each pod, and the status counts these pods. Another version, or an hour, gives them another try.
+func TestAnInvalidUpdateIsNotTriedOnAndOn(t *testing.T) {
+	r := newRollout(t)
+	tries := 0
+	r.client = interceptor.NewClient(r.client.(client.WithWatch), interceptor.Funcs{
+		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+			return nil
+		}, // the dry run
+		SubResourcePatch: func(_ context.Context, _ client.Client, _ string, pod client.Object, _ client.Patch, _ ...client.SubResourcePatchOption) error {
+			tries++
+			return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), pod.GetName(), nil)
+		},
+	})
+	play := func(when string, want int) {
+		t.Helper()
+		for range 20 {
+			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "log"}}); err != nil {
+				t.Fatal(err)
+			}
+			r.clock.Step(heldFor + time.Second)
+		}
+		if tries != want {
+			t.Errorf("%s: %d tries, want %d", when, tries, want)
+		}
+	}
+	publish := func(cpu string) {
+		t.Helper()
+		set := &v1beta1.SidecarSet{}
+		if err := r.live.Get(t.Context(), types.NamespacedName{Name: "log"}, set); err != nil {
+			t.Fatal(err)
+		}
+		set.Generation++
+		set.Spec.Containers = []runtime.RawExtension{{Raw: fmt.Appendf(nil, `{"name": "log", "image": "log:2", "resources": {"requests": {"cpu": %q}}}`, cpu)}}
+		if err := r.live.(client.Client).Update(t.Context(), set); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish("1")
+	play("two minutes", 3)
+	set := &v1beta1.SidecarSet{}
+	if err := r.live.Get(t.Context(), types.NamespacedName{Name: "log"}, set); err != nil {
+		t.Fatal(err)
+	}
+	if is := set.Status; is.NotUpdatablePods != 3 || is.Conditions[0].Reason != v1beta1.ReasonNotUpdatable {
+		t.Errorf("got %+v", is)
+	}
+	publish("2")
+	play("another version", 6)
+	r.clock.Step(invalidFor)
+	play("an hour later", 9)
 }
