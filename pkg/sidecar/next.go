@@ -15,8 +15,7 @@ import (
 
 // Next are the pods that are updated now, in their order. Pods are all that the set picks and that have its containers.
 //
-// At most maxUnavailable pods are unavailable because of updates. A pod counts if it has the latest version or was ever updated, and is not available: nobody can tell
-// whether it would be without the update. A pod that is not ready can be updated in addition, because it has nothing to lose.
+// At most maxUnavailable pods are unavailable because of updates; see Pod.Out. A pod that is not ready can be updated in addition, because it has nothing to lose.
 func (p *Policy) Next(pods []Pod) []Pod {
 	if !p.Rolling || p.Paused {
 		return nil
@@ -59,7 +58,7 @@ func (p *Policy) count(pods []Pod) (total, busy, serving int) {
 			continue
 		}
 		total++
-		if !pod.Available() && (pod.Updated || pod.Touched || pod.Ready) {
+		if pod.Out() {
 			busy++
 			if pod.Ready && pod.Migrated {
 				serving++

@@ -28,6 +28,10 @@ type Pod struct {
 	Migrated bool
 	// Ready is true if the pod runs and is ready.
 	Ready bool
+	// Failing is true if a sidecar has a status and is not ready.
+	Failing bool
+	// Over is true if a sidecar has ended and does not start again, as in a pod of a Job. The pod waits for its other containers to end.
+	Over bool
 	// Changed is true if a sidecar has another image than the set has given, because others have changed it.
 	Changed bool
 	// Held keeps the pod from being updated now. The caller sets it.
@@ -38,6 +42,12 @@ type Pod struct {
 
 // Available is true if nothing that the set does keeps the pod from working.
 func (p *Pod) Available() bool { return p.Ready && p.Settled }
+
+// Out is true if the pod is unavailable, and the set may be the reason: the pod was updated once, or got the latest version and a sidecar is not ready. Nobody can tell
+// whether a pod that was updated would be available without the update.
+func (p *Pod) Out() bool {
+	return !p.Available() && !p.Over && (p.Touched || p.Ready || p.Updated && p.Failing)
+}
 
 // Observe returns what is known about a pod. It is false if the pod does not have the containers of the set, or has ended.
 func (p *Policy) Observe(pod *corev1.Pod, now time.Time) (Pod, bool) {
@@ -53,6 +63,15 @@ func (p *Policy) Observe(pod *corev1.Pod, now time.Time) (Pod, bool) {
 	}
 	if isNoted {
 		is.Why = p.why(pod, &noted)
+	}
+	for _, c := range p.running() {
+		for _, name := range podNames(c) {
+			status := statusOf(pod, name)
+			is.Failing = is.Failing || status != nil && !status.Ready
+			if status != nil && endedForGood(pod, name, status) {
+				is.Over, is.Why = true, fmt.Sprintf("its container %s has ended and does not start again", name)
+			}
+		}
 	}
 	if p.restarted(pod, &state, now) {
 		migrating := p.migrating(pod)
@@ -124,6 +143,15 @@ func runs(pod *corev1.Pod, name string, state *inPlaceState, now time.Time) bool
 		return named && pod.Status.ObservedGeneration >= pod.Generation
 	}
 	return named || is.ImageID != before.ImageID || now.Sub(state.UpdateTimestamp.Time) > doubt
+}
+
+// endedForGood is true if the kubelet does not start the container again, also with another image.
+func endedForGood(pod *corev1.Pod, name string, status *corev1.ContainerStatus) bool {
+	ended, c := status.State.Terminated, containerOf(pod, name)
+	if ended == nil || c == nil || isNative(c) {
+		return false
+	}
+	return pod.Spec.RestartPolicy == corev1.RestartPolicyNever || pod.Spec.RestartPolicy == corev1.RestartPolicyOnFailure && ended.ExitCode == 0
 }
 
 func statusOf(pod *corev1.Pod, name string) *corev1.ContainerStatus {

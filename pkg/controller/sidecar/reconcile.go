@@ -439,7 +439,7 @@ func (f *found) condition(policy *model.Policy, m *memory) metav1.Condition {
 		switch name := pod.Namespace + "/" + pod.Name; {
 		case pod.Updated && pod.Available():
 			updated++
-		case !pod.Available() && (pod.Updated || pod.Touched):
+		case pod.Out():
 			out = append(out, name)
 		case due && pod.Why != "":
 			stuck = append(stuck, fmt.Sprintf("%s: %s", name, pod.Why))
