@@ -44,6 +44,9 @@ func Compile(set *v1beta1.SidecarSet) (*Policy, field.ErrorList) {
 	if spec.Namespace != "" && spec.NamespaceSelector != nil {
 		errs = append(errs, field.Forbidden(path.Child("namespaceSelector"), "excludes namespace; keep one"))
 	}
+	if messages := validation.IsDNS1123Label(spec.Namespace); spec.Namespace != "" && len(messages) > 0 {
+		errs = append(errs, field.Invalid(path.Child("namespace"), spec.Namespace, messages[0]))
+	}
 	content, contentErrs := compileContent(spec, path)
 	p.Content = content
 	errs = append(errs, contentErrs...)
@@ -300,30 +303,37 @@ func numberAtEnd(of string) int64 {
 
 // sum computes the hashes.
 func (c *Content) sum() {
-	hash := func(forget func(*corev1.Container)) string {
-		part := struct{ Containers []v1beta1.SidecarContainer }{}
+	type part struct {
+		Containers []v1beta1.SidecarContainer
+		Metadata   []v1beta1.PatchPodMetadata `json:",omitempty"`
+	}
+	hash := func(of part, forget func(*corev1.Container)) string {
 		for _, container := range c.running() {
 			kept := container.DeepCopy()
 			forget(&kept.Container)
-			part.Containers = append(part.Containers, *kept)
+			of.Containers = append(of.Containers, *kept)
 		}
-		text, err := json.Marshal(part)
-		if err != nil { // it was decoded from JSON
-			panic(fmt.Sprintf("encoding containers: %v", err))
-		}
-		sum := sha256.Sum256(text)
-		return hex.EncodeToString(sum[:16])
+		return hashOf(of)[:32]
 	}
-	c.Hash = hash(func(*corev1.Container) {})
-	c.WithoutImage = hash(func(container *corev1.Container) { container.Image = "" })
-	c.Fixed = hash(func(container *corev1.Container) {
+	c.Hash = hash(part{Metadata: c.Metadata}, func(*corev1.Container) {})
+	c.WithoutImage = hash(part{}, func(container *corev1.Container) { container.Image = "" })
+	c.Fixed = hash(part{}, func(container *corev1.Container) {
 		container.Image, container.Resources = "", corev1.ResourceRequirements{}
 	})
+	rest := Content{Volumes: c.Volumes, ImagePullSecrets: c.ImagePullSecrets}
+	for i := range c.InitContainers {
+		if !isNative(&c.InitContainers[i].Container) {
+			rest.InitContainers = append(rest.InitContainers, c.InitContainers[i])
+		}
+	}
+	c.Rest = hashOf(rest)[:32]
 }
 
 // Whole is a hash of the whole content, in hexadecimal digits.
-func (c *Content) Whole() string {
-	text, err := json.Marshal(c)
+func (c *Content) Whole() string { return hashOf(c) }
+
+func hashOf(part any) string {
+	text, err := json.Marshal(part)
 	if err != nil { // it was decoded from JSON
 		panic(fmt.Sprintf("encoding the content: %v", err))
 	}

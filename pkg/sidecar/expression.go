@@ -41,7 +41,7 @@ func Expression(policies []*Policy) string {
 	return text
 }
 
-// expressionOf needs no escapes: labels have no quotes or backslashes, and those of a policy are valid.
+// expressionOf needs no escapes: labels and names of namespaces have no quotes or backslashes, and those of a policy are valid.
 func expressionOf(r *labels.Requirement) string {
 	const all = "object.metadata.?labels.orValue({})"
 	has := fmt.Sprintf("'%s' in %s", r.Key(), all)

@@ -151,6 +151,9 @@ func (v *Version) inject(pod *corev1.Pod, own []corev1.Container, noted map[stri
 	if len(before)+len(after)+len(initial) == 0 && had {
 		return false, nil
 	}
+	if policy := pod.Spec.RestartPolicy; len(before)+len(after) > 0 && policy != "" && policy != corev1.RestartPolicyAlways {
+		warnings = append(warnings, fmt.Sprintf("the containers of SidecarSet %s keep the pod from ending, if they do not end themselves; move them to initContainers, with restartPolicy: Always", v.Set))
+	}
 	return true, append(warnings, v.annotate(pod, true)...)
 }
 

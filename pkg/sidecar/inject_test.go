@@ -260,3 +260,26 @@ func TestLocateInTheSet(t *testing.T) {
 		}
 	}
 }
+
+// The name of the namespace is written into an expression of the webhook configuration.
+func TestANamespaceIsNoExpression(t *testing.T) {
+	set := &v1beta1.SidecarSet{}
+	if err := yaml.UnmarshalStrict([]byte(`{selector: {matchLabels: {app: x}}, namespace: "a' || true || '", containers: [{name: log, image: i}]}`), &set.Spec); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs := Compile(set); len(errs) != 1 || errs[0].Field != "spec.namespace" {
+		t.Errorf("got %v", errs)
+	}
+}
+
+// An ordinary container that runs on keeps a Job from ending. A native sidecar does not.
+func TestAWarningForPodsThatEnd(t *testing.T) {
+	for spec, want := range map[string]int{oneContainer: 1, "selector: {matchLabels: {app: x}}, initContainers: [{name: log, image: i, restartPolicy: Always}]": 0} {
+		for policy, ends := range map[corev1.RestartPolicy]int{corev1.RestartPolicyAlways: 0, "": 0, corev1.RestartPolicyNever: 1, corev1.RestartPolicyOnFailure: 1} {
+			pod := &corev1.Pod{Spec: corev1.PodSpec{RestartPolicy: policy, Containers: []corev1.Container{{Name: "app"}}}}
+			if got := inject(pod, compile(t, "s", "{"+spec+"}")); len(got) != want*ends {
+				t.Errorf("%s, %q: got %v", spec, policy, got)
+			}
+		}
+	}
+}

@@ -45,7 +45,7 @@ func note(pod *corev1.Pod, now time.Time, all ...Version) {
 	sets, withoutImage, gave := read[PodVersion](pod, v1beta1.HashAnnotation), read[PodVersion](pod, v1beta1.HashWithoutImageAnnotation), read[given](pod, v1beta1.GivenAnnotation)
 	for _, v := range all {
 		list := []string{}
-		gives := given{Fixed: v.Fixed, Containers: map[string]givenContainer{}}
+		gives := given{Fixed: v.Fixed, Rest: v.Rest, Containers: map[string]givenContainer{}}
 		for _, container := range v.running() {
 			list = append(list, container.Name)
 			gives.Containers[container.Name] = givenContainer{Image: container.Image, Resources: container.Resources}
@@ -94,6 +94,8 @@ type containerStatus struct {
 type given struct {
 	// Fixed is a hash of everything that cannot be changed in place.
 	Fixed string `json:"fixed"`
+	// Rest is a hash of what a running pod keeps. Empty if an earlier version of Berth wrote the annotation; the pod then counts as one that has all of it.
+	Rest string `json:"rest,omitempty"`
 	// Containers are the images and resources, by the name of the sidecar.
 	Containers map[string]givenContainer `json:"containers"`
 }

@@ -58,7 +58,7 @@ func (p *Policy) Observe(pod *corev1.Pod, now time.Time) (Pod, bool) {
 	state, touched := read[inPlaceState](pod, v1beta1.InPlaceStateAnnotation)[p.Name]
 	noted, isNoted := read[given](pod, v1beta1.GivenAnnotation)[p.Name]
 	is := Pod{
-		Pod: pod, Updated: version.Hash == p.Hash, Touched: touched, Ready: pod.Status.Phase == corev1.PodRunning && budget.IsReady(pod),
+		Pod: pod, Updated: version.Hash == p.Hash && (noted.Rest == "" || noted.Rest == p.Rest), Touched: touched, Ready: pod.Status.Phase == corev1.PodRunning && budget.IsReady(pod),
 		Changed: p.changed(pod, &noted), Why: "another product has injected its sidecars",
 	}
 	if isNoted {
@@ -88,6 +88,9 @@ func (p *Policy) Observe(pod *corev1.Pod, now time.Time) (Pod, bool) {
 func (p *Policy) why(pod *corev1.Pod, noted *given) string {
 	if noted.Fixed != p.Fixed {
 		return "more than images and resources has changed"
+	}
+	if noted.Rest != "" && noted.Rest != p.Rest {
+		return "volumes, init containers or pull secrets have changed"
 	}
 	for _, c := range p.running() {
 		for _, name := range podNames(c) {

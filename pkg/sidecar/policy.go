@@ -40,10 +40,12 @@ type Content struct {
 	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
 	Metadata         []v1beta1.PatchPodMetadata    `json:"patchPodMetadata,omitempty"`
 
-	// Hash is of all that running pods have. WithoutImage leaves out images, and Fixed leaves out all that can be changed in place.
+	// Hash is of all that can change in a running pod: the containers that run, and annotations. WithoutImage leaves out images, and Fixed leaves out all that can be changed
+	// in place. Rest is of what a running pod keeps: volumes, init containers that end, and pull secrets.
 	Hash         string `json:"-"`
 	WithoutImage string `json:"-"`
 	Fixed        string `json:"-"`
+	Rest         string `json:"-"`
 }
 
 // Picks is true if the set is for a pod.
