@@ -85,6 +85,8 @@ type memory struct {
 	seen map[types.UID]string
 	// held is until when a pod is not tried again, and doubts until when a write may still happen.
 	held, doubts map[types.UID]time.Time
+	// unread are pods that must be read from the API server, because a write may have happened without an answer.
+	unread map[types.UID]types.NamespacedName
 	// gave is what pods were given lately.
 	gave map[types.UID]gift
 	// invalid are pods that the API server does not let have a version.
@@ -130,7 +132,7 @@ func (r *reconciler) memoryOf(set *v1beta1.SidecarSet) *memory {
 	}
 	m := r.memories[set.Name]
 	if m == nil || m.uid != set.UID {
-		m = &memory{uid: set.UID, seen: map[types.UID]string{}, held: map[types.UID]time.Time{}, doubts: map[types.UID]time.Time{}, gave: map[types.UID]gift{}, invalid: map[types.UID]invalid{}}
+		m = &memory{uid: set.UID, seen: map[types.UID]string{}, held: map[types.UID]time.Time{}, doubts: map[types.UID]time.Time{}, gave: map[types.UID]gift{}, invalid: map[types.UID]invalid{}, unread: map[types.UID]types.NamespacedName{}}
 		r.memories[set.Name] = m
 	}
 	return m
@@ -201,6 +203,17 @@ func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory
 	}
 	var list corev1.PodList
 	options := []client.ListOption{client.MatchingLabelsSelector{Selector: policy.Selector}, client.InNamespace(policy.Namespace), client.UnsafeDisableDeepCopy}
+	for uid, name := range m.unread {
+		pod := &metav1.PartialObjectMetadata{}
+		pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+		if err := r.live.Get(ctx, name, pod); client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("reading pod %s, of which a write had no answer: %w", name, err)
+		}
+		if pod.UID == uid {
+			m.seen[uid] = pod.ResourceVersion
+		}
+		delete(m.unread, uid)
+	}
 	if err := reader.List(ctx, &list, options...); err != nil {
 		return nil, fmt.Errorf("listing pods: %w", err)
 	}
@@ -340,7 +353,7 @@ func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *m
 				r.events.Eventf(set, pod.Pod, corev1.EventTypeWarning, v1beta1.ReasonRefused, "UpdatePod", "%s", controller.AtMost(900, m.refusal))
 			default: // nobody knows whether it happens
 				podWrites.WithLabelValues(failed).Inc()
-				all.pods[at].Settled, m.doubts[pod.UID], m.primed = false, now.Add(doubtFor), false
+				all.pods[at].Settled, m.doubts[pod.UID], m.unread[pod.UID] = false, now.Add(doubtFor), client.ObjectKeyFromObject(pod.Pod)
 				return false, fmt.Errorf("updating pod %s/%s: %w", pod.Namespace, pod.Name, err)
 			}
 		}

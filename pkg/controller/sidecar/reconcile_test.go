@@ -226,3 +226,40 @@ func TestAnInvalidUpdateIsNotTriedOnAndOn(t *testing.T) {
 	r.clock.Step(invalidFor)
 	play("an hour later", 9)
 }
+
+// A write that fails with 500, as while another webhook is down, makes the controller read that pod. It does not list all pods again.
+func TestAFailedWriteListsNoPods(t *testing.T) {
+	r := newRollout(t)
+	r.expectUpdated("first, with a list", "p0")
+	r.kubelet("p0")
+	r.cache = r.stored()
+	lists, reads := 0, 0
+	api := interceptor.NewClient(r.client.(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if _, is := list.(*corev1.PodList); is {
+				lists++
+			}
+			return c.List(ctx, list, opts...)
+		},
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+			if strings.HasPrefix(key.Name, "p") {
+				reads++
+			}
+			return c.Get(ctx, key, object, opts...)
+		},
+		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+			return apierrors.NewInternalError(errors.New("failed calling webhook"))
+		},
+	})
+	r.client, r.live = api, api
+	for range 10 {
+		_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "log"}})
+		if err != nil && !strings.Contains(err.Error(), "failed calling webhook") {
+			t.Fatal(err)
+		}
+		r.clock.Step(doubtFor + time.Second)
+	}
+	if lists > 0 || reads == 0 {
+		t.Errorf("%d lists and %d reads", lists, reads)
+	}
+}
