@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -130,9 +131,39 @@ func (s *sidecarAdmission) review(ctx context.Context, request *podRequest) answ
 	if err := json.Unmarshal(request.Object.raw, before); err != nil {
 		return answer{outcome: failed, warnings: []string{"Berth admits the pod without sidecars: it cannot read it: " + err.Error()}}
 	}
-	after := before.DeepCopy()
-	warnings = append(warnings, sidecar.Inject(after, versions, s.clock.Now())...)
-	return answer{outcome: injected, patch: patchOfSidecars(before, after), warnings: warnings}
+	after, more := s.inject(before, request.Namespace, versions)
+	return answer{outcome: injected, patch: patchOfSidecars(before, after), warnings: append(warnings, more...)}
+}
+
+// inject leaves out sets with which the API server would refuse a pod that it admits without them. It cannot tell for a pod that it would refuse anyway.
+func (s *sidecarAdmission) inject(before *corev1.Pod, namespace string, versions []sidecar.Version) (after *corev1.Pod, warnings []string) {
+	try := func(versions []sidecar.Version) (warnings []string, errs field.ErrorList) {
+		after = before.DeepCopy()
+		warnings = sidecar.Inject(after, versions, s.clock.Now())
+		tried := after.DeepCopy()
+		tried.Namespace, tried.Name = namespace, cmp.Or(tried.Name, "pod") // the API server gives both later
+		return warnings, podErrors(tried)
+	}
+	warnings, errs := try(versions)
+	if len(errs) == 0 {
+		return after, warnings
+	}
+	if _, errs := try(nil); len(errs) > 0 {
+		warnings, _ = try(versions)
+		return after, warnings
+	}
+	slices.SortFunc(versions, func(a, b sidecar.Version) int { return strings.Compare(a.Set, b.Set) })
+	var kept []sidecar.Version
+	var left []string
+	for _, version := range versions {
+		if _, errs := try(append(kept, version)); len(errs) > 0 {
+			left = append(left, fmt.Sprintf("the pod gets no containers of SidecarSet %s: the API server would refuse it with them: %v", version.Set, errs.ToAggregate()))
+			continue
+		}
+		kept = append(kept, version)
+	}
+	warnings, _ = try(kept)
+	return after, append(warnings, left...)
 }
 
 func (s *sidecarAdmission) versionsFor(ctx context.Context, request *podRequest) (versions []sidecar.Version, warnings []string, _ error) {

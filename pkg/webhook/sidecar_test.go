@@ -155,3 +155,39 @@ func BenchmarkInjection(b *testing.B) {
 		}
 	}
 }
+
+// A set with which the API server would refuse the pod is left out, with a warning. Other sets are given.
+func TestNoPodBecomesInvalid(t *testing.T) {
+	const hardened = "securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}"
+	for name, tc := range map[string]struct{ container, pod, warning string }{
+		"nothing wrong":                     {"image: a", "{containers: [{name: app, image: a}]}", ""},
+		"a hot upgrade on the host network": {"image: a, ports: [{containerPort: 15001}], upgradeStrategy: {upgradeType: HotUpgrade, hotUpgradeEmptyImage: e}", "{hostNetwork: true, containers: [{name: app, image: a}]}", "hostPort"},
+		"a port of the pod on the network":  {"image: a, ports: [{containerPort: 9100}]", "{hostNetwork: true, containers: [{name: app, image: a, ports: [{containerPort: 9100}]}]}", "hostPort"},
+		"a Windows pod":                     {"image: a, " + hardened, "{os: {name: windows}, containers: [{name: app, image: a}]}", "windows"},
+		"resources of the whole pod":        {"image: a, resources: {requests: {cpu: 500m}}", "{resources: {requests: {cpu: 1}, limits: {cpu: 1}}, containers: [{name: app, image: a, resources: {requests: {cpu: 800m}}}]}", "aggregate"},
+		"a mount of a privileged container": {"image: a, shareVolumePolicy: {type: enabled}", "{volumes: [{name: v, hostPath: {path: /v}}], containers: [{name: app, image: a, securityContext: {privileged: true}, volumeMounts: [{name: v, mountPath: /v, mountPropagation: Bidirectional}]}]}", "privileged"},
+		"a pod that is refused anyway":      {"image: a", "{hostNetwork: true, containers: [{name: app, image: a, ports: [{containerPort: 1}, {containerPort: 1}]}]}", ""},
+	} {
+		s := sidecarsOf(t, 1, 1) // a set that is always given
+		set := &v1beta1.SidecarSet{ObjectMeta: metav1.ObjectMeta{Name: "tried", Generation: 1}}
+		if err := yaml.UnmarshalStrict([]byte("{selector: {matchLabels: {app: web}}, containers: [{name: tried, "+tc.container+"}]}"), &set.Spec); err != nil {
+			t.Fatal(err)
+		}
+		if err := (&sidecarValidator{others: s.policies}).validate(set, nil); err != nil {
+			t.Fatalf("%s: the set itself is refused: %v", name, err)
+		}
+		s.seen(set)
+		pod := webPod(t, tc.pod)
+		admitted, response := send(t, &podReviews{answer: s.review, clock: clock.RealClock{}}, pod)
+		var got []string
+		for _, c := range admitted.Spec.Containers {
+			got = append(got, c.Name)
+		}
+		if all := strings.Join(got, " "); !strings.Contains(all, "log-0") || strings.Contains(all, "tried") != (tc.warning == "") {
+			t.Errorf("%s: got %s", name, all)
+		}
+		if all := strings.Join(response.Warnings, " "); !strings.Contains(all, tc.warning) || (all == "") != (tc.warning == "") {
+			t.Errorf("%s: warnings %q", name, all)
+		}
+	}
+}
