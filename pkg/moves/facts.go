@@ -55,6 +55,8 @@ type Pod struct {
 	UnschedulableSince time.Time
 	// BoundSince is since when the pod has a node. Zero if it has none.
 	BoundSince time.Time
+	// Sole is true if the workload asks for no other pod, and no budget covers this one.
+	Sole bool
 }
 
 // Move is one eviction.

@@ -1377,3 +1377,15 @@ func TestASpreadOfAPartOfTheWorkload(t *testing.T) {
 		})
 	}
 }
+
+// The only pod of a workload goes home only if a budget covers it, which then decides.
+func TestTheOnlyPodStays(t *testing.T) {
+	f := &Facts{Name: "web", Policy: policy(t, adaptive, 1, -1), Replicas: 1, Pods: []Pod{bound("only", "b", time.Hour)}, Now: start}
+	for _, sole := range []bool{true, false} {
+		f.Pods[0].Sole = sole
+		d := Return(f, DefaultReturnLimits(), &rooms{places: map[int]int{0: 1}})
+		if stays := reasons(d)["only"] == v1beta1.ReasonOnlyPod; stays != sole || len(d.Moves) == 1 == sole {
+			t.Errorf("sole %v: moves %v, holds %v", sole, names(d), reasons(d))
+		}
+	}
+}

@@ -70,6 +70,8 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 			d.hold(move.Pod, move.From, v1beta1.ReasonTooYoung, due)
 		case reason != "":
 			d.hold(move.Pod, move.From, reason, time.Time{})
+		case move.Pod.Sole:
+			d.hold(move.Pod, move.From, v1beta1.ReasonOnlyPod, time.Time{})
 		default:
 			var wait Wait
 			// No pod passes a closed subset here: such a subset is unstable too, and preferred again soon.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -73,6 +74,9 @@ func (s *Snapshot) Replacement(pod *corev1.Pod, policy *subset.Policy, spread st
 			return nil, err
 		}
 		made = bound
+	} else if template := s.Template(pod); template != nil && pod.Generation > 1 { // somebody may have resized it
+		resizeTo(made.Spec.Containers, template.Spec.Containers)
+		resizeTo(made.Spec.InitContainers, template.Spec.InitContainers)
 	}
 	made.Name, made.UID, made.ResourceVersion = pod.Name+"-again", pod.UID+"-again", ""
 	made.Spec.NodeName, made.Status = "", corev1.PodStatus{}
@@ -83,6 +87,18 @@ func (s *Snapshot) Replacement(pod *corev1.Pod, policy *subset.Policy, spread st
 	}
 	constraints.AddTo(made)
 	return made, nil
+}
+
+// resizeTo gives containers the amounts that those of the same name have. Others stay: a LimitRange or a webhook has given them, and will again.
+func resizeTo(containers, as []corev1.Container) {
+	for i := range containers {
+		for j := range as {
+			if containers[i].Name == as[j].Name {
+				maps.Copy(containers[i].Resources.Requests, as[j].Resources.Requests)
+				maps.Copy(containers[i].Resources.Limits, as[j].Resources.Limits)
+			}
+		}
+	}
 }
 
 // podFrom is a pod as a template describes it, without a name.

@@ -107,3 +107,28 @@ func TestTheReplacementOfAnEarlyBoundPod(t *testing.T) {
 		t.Errorf("it says that admission picked %v", in)
 	}
 }
+
+// A pod that was resized is replaced by one as large as the template says. What a LimitRange has added stays.
+func TestTheReplacementOfAResizedPod(t *testing.T) {
+	amounts := func(cpu, memory string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+	}
+	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db", UID: "set"}}
+	set.Spec.Template.Spec.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}}
+	pod := podOf("db-0")
+	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "set", Controller: ptr.To(true)}}
+	pod.Spec.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Requests: amounts("100m", "64Mi")}}}
+	for generation, want := range map[int64]string{1: "100m", 2: "1"} {
+		pod.Generation = generation
+		made, err := take(t, set).Replacement(pod, testkit.Policy(t, pools), "web", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := made.Spec.Containers[0].Resources.Requests; got.Cpu().String() != want || got.Memory().String() != "64Mi" {
+			t.Errorf("generation %d: it requests %v", generation, got)
+		}
+	}
+	if pod.Spec.Containers[0].Resources.Requests.Cpu().String() != "100m" {
+		t.Error("the pod was changed")
+	}
+}

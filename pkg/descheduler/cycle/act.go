@@ -1,9 +1,11 @@
 package cycle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"time"
 
@@ -63,6 +65,29 @@ func (s *Strategy) admits(pod *corev1.Pod) bool {
 	return s.Evictor.Filter(pod)
 }
 
+// leastBrake and brakeShare bound how many running pods a strategy moves in one cycle, over all spreads: a hundredth of all pods, and at least 200. So a mistake, such as a label that
+// a node pool has lost, costs little before somebody sees it. The pods of a spread are never divided, so that the last spread may exceed the limit.
+const (
+	leastBrake = 200
+	brakeShare = 100
+)
+
+// shuffleEvery is how long spreads decide in the same order.
+const shuffleEvery = 10 * time.Minute
+
+// order is that in which spreads decide. It changes with time: what one spread takes and cannot use, because somebody forbids its evictions, others get another time.
+func (c *Cycle) order() []int {
+	places := make([]uint64, len(c.spreads))
+	order := make([]int, len(c.spreads))
+	for i, s := range c.spreads {
+		hash := fnv.New64a()
+		fmt.Fprint(hash, s.object.UID, c.Now.Unix()/int64(shuffleEvery/time.Second))
+		order[i], places[i] = i, hash.Sum64()
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(places[a], places[b]) })
+	return order
+}
+
 // mostAtOnce is for how many spreads pods are evicted at the same time. An eviction waits for the API server far longer than anybody computes.
 const mostAtOnce = 16
 
@@ -81,17 +106,28 @@ func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
 		}
 	}
 	decided := make([]*moves.Decision, len(c.spreads)) // nil for spreads out of scope
-	for i, s := range c.spreads {
+	left := max(leastBrake, c.allPods/brakeShare)
+	for _, i := range c.order() {
+		s := c.spreads[i]
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if !strategy.Scope.has(s.object) {
 			continue
 		}
+		if left <= 0 {
+			s.noteHeld(&strategy, moves.Held{From: subset.None, Reason: v1beta1.ReasonLimitReached})
+			continue
+		}
 		klog.FromContext(ctx).V(4).Info("Deciding", "workloadspread", klog.KObj(s.object), "generation", s.object.Generation, "pods", len(s.facts.Pods), "replicas", s.facts.Replicas, "quota", s.facts.Policy.Plan(s.facts.Replicas).Quota, "moves", s.facts.Moves)
 		decision := strategy.Decide(&s.facts, &cluster{Cycle: c, ctx: ctx, spread: s, strategy: &strategy})
 		for _, held := range decision.Held {
 			s.noteHeld(&strategy, held)
+		}
+		for _, move := range decision.Moves {
+			if move.Pod.NodeName != "" {
+				left--
+			}
 		}
 		decided[i] = &decision
 	}

@@ -3,6 +3,7 @@ package cycle
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -196,4 +197,51 @@ func TestAnUnansweredEvictionStaysInTheRecord(t *testing.T) {
 		t.Errorf("in flight (-want +got):\n%s", diff)
 	}
 	_ = c.telling.Wait() // the fake API server generates no names
+}
+
+// All spreads together move so many running pods in a cycle. Pods without a node do not count.
+func TestTheBrakeOverAllSpreads(t *testing.T) {
+	for _, runs := range []bool{true, false} {
+		c, _ := acting(t, Options{DryRun: true}, 1)
+		c.report = &Report{}
+		for range leastBrake + 50 {
+			_, s := acting(t, Options{}, 1)
+			if !runs {
+				s.facts.Pods[0].NodeName = ""
+			}
+			c.spreads = append(c.spreads, s)
+		}
+		decide := func(f *moves.Facts, _ moves.Cluster) moves.Decision {
+			return moves.Decision{Moves: []moves.Move{{Pod: &f.Pods[0], From: 0, To: 1, Reason: v1beta1.ReasonOverQuota}}}
+		}
+		if err := c.Run(t.Context(), Strategy{Name: "Some", Evictor: answering{}, Decide: decide}); err != nil {
+			t.Fatal(err)
+		}
+		verdicts := map[Verdict]int{}
+		for _, line := range c.report.Lines {
+			verdicts[line.Verdict]++
+		}
+		if want := map[bool]int{true: leastBrake, false: leastBrake + 50}[runs]; verdicts[Moved] != want || verdicts[Moved]+verdicts[Kept] != len(c.spreads) {
+			t.Errorf("running %v: %v", runs, verdicts)
+		}
+	}
+}
+
+// Each spread decides before any other at some time. So a spread whose evictions are always forbidden does not take the room of another one forever.
+func TestSpreadsTakeTurns(t *testing.T) {
+	c := &Cycle{Now: testkit.Now}
+	for _, uid := range []types.UID{"a", "b"} {
+		c.spreads = append(c.spreads, &spread{object: &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{UID: uid}}})
+	}
+	first := map[int]int{}
+	for range 144 {
+		if again := c.order(); !slices.Equal(again, c.order()) {
+			t.Error("the order changes at one moment")
+		}
+		first[c.order()[0]]++
+		c.Now = c.Now.Add(shuffleEvery)
+	}
+	if first[0] < 36 || first[1] < 36 {
+		t.Errorf("in a day the two were first %v times", first)
+	}
 }

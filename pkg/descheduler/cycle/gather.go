@@ -40,6 +40,7 @@ type Cycle struct {
 	lineage  *lineage.Lineage
 	budgets  *budgets
 	spreads  []*spread
+	allPods  int // of the cluster
 	// unread are spreads of which something could not be read. They have no facts.
 	unread []*spread
 	// paused are the spreads whose pods stay, by namespace, whether they can be used or not.
@@ -74,7 +75,7 @@ func (c *Cycle) gather(ctx context.Context) (err error) {
 	if c.snapshot, err = snapshot.TakeWith(ctx, c.world.live, c.world.options.Clock, c.world.informers); err != nil {
 		return err
 	}
-	c.lineage = c.snapshot.Lineage
+	c.lineage, c.allPods = c.snapshot.Lineage, len(c.snapshot.Pods)
 	if c.budgets, err = c.gatherBudgets(ctx); err != nil {
 		return err
 	}
@@ -107,6 +108,7 @@ func (c *Cycle) gather(ctx context.Context) (err error) {
 		if s := c.spreadOf(ctx, byKey, pod); s != nil {
 			s.pods[pod.UID] = pod
 			observed := c.observe(pod)
+			observed.Sole = s.facts.Replicas < 2 && !s.facts.Policy.IsPart && len(c.budgets.of(pod)) == 0
 			observed.Position = c.snapshot.Position(pod, s.facts.Policy, s.ordinals)
 			s.facts.Pods = append(s.facts.Pods, observed)
 		}

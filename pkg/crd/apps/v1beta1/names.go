@@ -185,6 +185,8 @@ const (
 	ReasonRoomUnknown Reason = "RoomUnknown"
 	// ReasonLimitReached: the limit on pods moved in a cycle, or on unavailable pods, is reached.
 	ReasonLimitReached Reason = "LimitReached"
+	// ReasonOnlyPod: the pod is the only one of its workload, and no budget covers it. The service would be away while the pod moves home.
+	ReasonOnlyPod Reason = "OnlyPod"
 	// ReasonNotEvictable: the pod must not be evicted: no controller would replace it, or a filter of the profile keeps it.
 	ReasonNotEvictable Reason = "NotEvictable"
 	// ReasonBudgetExhausted: a PodDisruptionBudget or PodUnavailableBudget has no room for the pod.
