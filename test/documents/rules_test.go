@@ -94,7 +94,6 @@ func TestOnlyCommandsThatReadAreRepeated(t *testing.T) {
 		"kubectl get pods && kubectl delete pods": false,
 		"kubectl delete pods --all":               false,
 		"kubectl rollout status deployment/web":   false,
-		"kubectl berth convert -f x":              false,
 		"berth-descheduler --explain=table":       false,
 		"berth-descheduler --x=y --dry-run":       true,
 		"kubectl annotate $(kubectl get pods) a=": false,
