@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -185,6 +187,21 @@ func (c *statusCommand) printReport(r *report.Spread) error {
 	}
 	if r.Paused {
 		if _, err := fmt.Fprintln(c.out, "  "+p.Paint(console.Yellow, "paused: the descheduler moves none of its pods")); err != nil {
+			return err
+		}
+	}
+	if len(r.Moves) > 0 && c.output == console.AsWide {
+		rows := [][]console.Cell{{{Text: "  MOVED"}, {Text: "FROM"}, {Text: "TO"}, {Text: "REASON"}, {Text: "ROUND"}, {Text: "IN FLIGHT"}}}
+		for i := range r.Moves {
+			m := &r.Moves[i]
+			var pods []string
+			for _, pod := range m.InFlight {
+				pods = append(pods, pod.Name)
+			}
+			rows = append(rows, []console.Cell{{Text: "  " + duration.HumanDuration(now().Sub(m.Time.Time)) + " ago"}, {Text: cmp.Or(m.From, "-")}, {Text: cmp.Or(m.To, "-")}, {Text: m.Reason},
+				{Text: number(m.Round)}, {Text: cmp.Or(strings.Join(pods, " "), "-")}})
+		}
+		if err := console.PrintTable(c.out, p, rows); err != nil {
 			return err
 		}
 	}

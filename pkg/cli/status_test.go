@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -299,4 +300,26 @@ type writer func(string)
 func (w writer) Write(p []byte) (int, error) {
 	w(string(p))
 	return len(p), nil
+}
+
+// The moves of the descheduler are in the wide table, the oldest first, and in -o json.
+func TestStatusShowsMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spread := testkit.Spread(t, twoThenAny+adaptive, `{observedReplicas: 3, subsetStatuses: [{name: a, replicas: 1}, {name: b, replicas: 2}]}`)
+		spread.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+		at := func(ago time.Duration) metav1.Time { return metav1.NewTime(time.Now().Add(-ago)) }
+		spread.Status.Moves = []v1beta1.Move{
+			{From: "b", To: "a", Reason: "EarlierSubsetHasRoom", Round: 2, Remaining: 1, Time: at(2 * time.Minute), InFlight: []v1beta1.PodInFlight{{UID: "1", Name: "web-1"}, {UID: "2", Name: "web-2"}}},
+			{From: "", To: "a", Reason: "EarlierSubsetHasRoom", Round: 1, Time: at(30 * time.Minute)},
+		}
+		for output, want := range map[console.Output]string{
+			console.AsWide: "  MOVED     FROM   TO   REASON                 ROUND   IN FLIGHT\n  30m ago   -      a    EarlierSubsetHasRoom   1       -\n  2m ago    b      a    EarlierSubsetHasRoom   2       web-1 web-2\n  next: 1 pod of later subsets could be in a",
+			console.AsJSON: `"inFlight": [`,
+		} {
+			var out bytes.Buffer
+			if err := (&statusCommand{out: &out, output: output}).run(t.Context(), clusterOf(t, spread), []string{"web"}); err != nil || !strings.Contains(out.String(), want) {
+				t.Errorf("%s: %v, printed\n%swithout %q", output, err, out.String(), want)
+			}
+		}
+	})
 }

@@ -41,6 +41,8 @@ type Spread struct {
 	Subsets []Subset `json:"subsets,omitempty"`
 	// ByTarget is true if the spread has shares or minimums. The quotas and the order of the subsets then do not say where pods go; the targets do.
 	ByTarget bool `json:"byTarget,omitempty"`
+	// Moves has the last move of the descheduler between each two subsets, the oldest first. The status keeps a move for at most two days.
+	Moves []v1beta1.Move `json:"moves,omitempty"`
 	// Next is what the system does, or waits for.
 	Next string `json:"next"`
 	// Wait is that of the first subset that could take pods of later ones. Next says it too.
@@ -84,6 +86,7 @@ func Of(spread *v1beta1.WorkloadSpread, now time.Time) Spread {
 		Paused:   moves.IsPaused(spread),
 		Replicas: status.ObservedReplicas, Pending: status.PendingPods, Unplaced: status.UnplacedPods, Adopted: status.AdoptedPods, Surplus: status.SurplusPods,
 	}
+	r.Moves = slices.SortedStableFunc(slices.Values(status.Moves), func(a, b v1beta1.Move) int { return a.Time.Compare(b.Time.Time) })
 	ready := meta.FindStatusCondition(status.Conditions, v1beta1.ConditionReady)
 	if ready == nil || status.ObservedGeneration != spread.Generation {
 		r.Next = "berth-controller has not looked at this version of the spread; see that it runs: kubectl get pods -n berth-system"

@@ -91,25 +91,11 @@ type Spread struct {
 	Key string `json:"key"`
 	// Order are the names of its subsets. The report has none before the spread's first status.
 	Order []string `json:"order"`
-	// Moves are the last ones, the oldest first. At most mostMoves are told.
-	Moves []Move `json:"moves,omitempty"`
 	// Kind is UnitedDeployment or FederatedReplicaSet, whose subsets are clusters. Empty for a spread. The page shows them as it shows a spread: the quota of a subset is how many replicas it
 	// is asked for.
 	Kind string `json:"kind,omitempty"`
 	report.Spread
 }
-
-// Move is the last move of pods from one subset to another. An empty name means no subset.
-type Move struct {
-	From   string      `json:"from,omitempty"`
-	To     string      `json:"to,omitempty"`
-	Reason string      `json:"reason,omitempty"`
-	Round  int32       `json:"round,omitempty"`
-	Time   metav1.Time `json:"time"`
-}
-
-// mostMoves is how many moves of a spread are told.
-const mostMoves = 5
 
 // family knows which spread divides a pod, and its owners.
 type family interface {
@@ -512,12 +498,6 @@ func (b *board) lookAtSpread(spread *v1beta1.WorkloadSpread) Spread {
 	for i := range spread.Spec.Subsets {
 		shown.Order[i] = spread.Spec.Subsets[i].Name
 	}
-	for i := range spread.Status.Moves {
-		m := &spread.Status.Moves[i]
-		shown.Moves = append(shown.Moves, Move{m.From, m.To, m.Reason, m.Round, m.Time})
-	}
-	slices.SortStableFunc(shown.Moves, func(a, b Move) int { return a.Time.Compare(b.Time.Time) })
-	shown.Moves = shown.Moves[max(0, len(shown.Moves)-mostMoves):]
 	return shown
 }
 

@@ -371,23 +371,6 @@ func TestNewsAddUpToEverything(t *testing.T) {
 	}
 }
 
-func TestTheLastMovesOfASpreadAreShown(t *testing.T) {
-	s := spread("own", "cloud")
-	for minute := range 7 {
-		s.Status.Moves = append([]v1beta1.Move{{From: fmt.Sprint(minute), To: "own", Reason: "OverQuota", Round: 2, Time: metav1.NewTime(noon.Add(time.Duration(minute) * time.Minute)),
-			InFlight: []v1beta1.PodInFlight{{UID: "u", Name: "p"}}}}, s.Status.Moves...)
-	}
-	shown := newFixture(t).lookAtSpread(s).Moves
-	if len(shown) != mostMoves {
-		t.Fatalf("%d moves are shown", len(shown))
-	}
-	for i, m := range shown {
-		if want := (Move{fmt.Sprint(i + 2), "own", "OverQuota", 2, metav1.NewTime(noon.Add(time.Duration(i+2) * time.Minute))}); m != want {
-			t.Errorf("got %v, want %v", m, want)
-		}
-	}
-}
-
 func TestASpreadIsNewsWhenItsWaitIsOver(t *testing.T) {
 	f := newFixture(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -102,7 +102,6 @@ func TestKubectlBerthOnASpread(t *testing.T) {
 
 	berth(t, ns, []string{"status", "-l", "team=shop"}, "Deployment/web")
 	berth(t, ns, []string{"status", "-l", "team!=shop"}, "No WorkloadSpreads found.")
-	berth(t, ns, []string{"drift", "-l", "team=shop"}, "No drift in 1 WorkloadSpread.")
 	out := berth(t, ns, []string{"tree", "web"}, "WorkloadSpread/web", "Deployment/web", "ReplicaSet/web-", "subset a ", "subset b ")
 	if n := strings.Count(out, "Pod/web-"); n != 3 {
 		t.Errorf("%d pods in the tree:\n%s", n, out)

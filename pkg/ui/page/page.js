@@ -621,7 +621,7 @@ function drawMoves(list, s) {
   list.dataset.told = told;
   list.setAttribute('aria-label', 'moves of ' + s.key);
   const names = m => `${m.from || 'no subset'} → ${m.to || 'no subset'}`;
-  const rows = (s.moves ?? []).map(m => make('li', '', timeOf(m.time), make('span', '', `${names(m)}: ${m.reason || 'moved'}${m.round > 1 ? `, round ${m.round}` : ''}`)));
+  const rows = (s.moves ?? []).slice(-5).map(m => make('li', '', timeOf(m.time), make('span', '', `${names(m)}: ${m.reason || 'moved'}${m.round > 1 ? `, round ${m.round}` : ''}`)));
   if (s.wait) {
     const row = make('li', 'hold', s.wait.until ? timeOf(s.wait.until) : make('span'), make('span', '', s.wait.reason, make('span', 'left')));
     row.title = s.wait.text;
