@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -37,6 +38,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/endpoint"
+	"github.com/berth-project/berth/pkg/version"
 )
 
 const (
@@ -82,19 +84,22 @@ quota holds in the stricter of the two ways. With --dry-run it changes nothing. 
 
 It never changes OpenKruise's Deployment, which belongs to its chart, and neither installs nor removes Berth. It says which commands do that.`,
 		Example: `  kubectl berth migrate --from kruise --dry-run
-  kubectl berth migrate --from kruise --backup before-berth
-  kubectl berth migrate --from kruise --backup before-berth --undo`,
+  kubectl berth migrate --from kruise --backup $HOME/before-berth
+  kubectl berth migrate --from kruise --backup $HOME/before-berth --undo`,
 		Args: cobra.NoArgs,
 		PreRunE: func(*cobra.Command, []string) error {
 			if c.from != "kruise" {
 				return fmt.Errorf("--from=%s: it must be kruise", c.from)
+			}
+			if !filepath.IsAbs(c.backup) && !c.dryRun {
+				return fmt.Errorf("--backup=%s: it must be an absolute path, so that each run finds the copies of the first one", c.backup)
 			}
 			return nil
 		},
 		RunE: console.OnCluster(flags, c.run),
 	}
 	cmd.Flags().StringVar(&c.from, "from", "", "What to migrate from: kruise.")
-	cmd.Flags().StringVar(&c.backup, "backup", "berth-migration", "Directory for copies of everything that the command changes. --undo reads it.")
+	cmd.Flags().StringVar(&c.backup, "backup", "", "Absolute path of a directory for copies of everything that the command changes. --undo reads it. --dry-run needs none.")
 	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "Say what is left to do, and change nothing.")
 	cmd.Flags().BoolVar(&c.undo, "undo", false, "Go back to OpenKruise.")
 	return cmd
@@ -178,11 +183,20 @@ var (
 	deploymentKind = appsv1.SchemeGroupVersion.WithKind("Deployment")
 )
 
-func (c *migrateCommand) checkSaved(context.Context) (string, error) {
-	if _, err := os.Stat(c.file("definitions")); !errors.Is(err, fs.ErrNotExist) {
+func (c *migrateCommand) checkSaved(ctx context.Context) (string, error) {
+	if _, err := os.Stat(c.file("definitions")); c.backup != "" && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	return "copies of the spreads, the budgets and all that the next steps change, in " + c.backup, nil
+	for _, name := range endpoint.Definitions {
+		definition := &apiextensionsv1.CustomResourceDefinition{}
+		if err := c.cluster.Get(ctx, client.ObjectKey{Name: name}, definition); client.IgnoreNotFound(err) != nil {
+			return "", err
+		}
+		if !c.dryRun && len(definition.Spec.Versions) > 0 && definition.Spec.Versions[0].Name == unserved {
+			return "", fmt.Errorf("--backup %s has no copies, and the migration has begun: name the directory that its first run has written", c.backup)
+		}
+	}
+	return strings.TrimSuffix("copies of the spreads, the budgets and all that the next steps change, in "+c.backup, ", in "), nil
 }
 
 // save writes the definitions last: checkSaved looks for them.
@@ -208,7 +222,9 @@ func (c *migrateCommand) save(ctx context.Context) error {
 		}
 	}
 	for _, gvk := range versions.All() {
-		if gvk.Version == v1beta1.GroupVersion.Version { // v1alpha1 is in every version of OpenKruise
+		file := strings.ToLower(gvk.Kind) + "s"
+		kept := slices.ContainsFunc(endpoint.Definitions, func(name string) bool { return strings.HasPrefix(name, file+".") })
+		if gvk.Version == v1beta1.GroupVersion.Version || !kept { // v1alpha1 is in every version of OpenKruise
 			continue
 		}
 		list := &unstructured.UnstructuredList{}
@@ -216,7 +232,7 @@ func (c *migrateCommand) save(ctx context.Context) error {
 		if err := c.cluster.List(ctx, list); err != nil {
 			return err
 		}
-		saved[strings.ToLower(gvk.Kind)+"s"] = list.Items
+		saved[file] = list.Items
 	}
 	for _, name := range []string{"workloadspreads", "podunavailablebudgets", "deployment", "webhooks", "definitions"} {
 		for i := range saved[name] {
@@ -269,10 +285,26 @@ func (c *migrateCommand) berthsClient(ctx context.Context) (*admissionregistrati
 
 func (c *migrateCommand) checkInstalled(ctx context.Context) (string, error) {
 	berths, err := c.berthsClient(ctx)
+	if err == nil && berths != nil {
+		err = c.ofThisVersion(ctx)
+	}
 	if err != nil || berths != nil {
 		return "", err
 	}
 	return "install Berth, with migrateFrom=kruise if you use the chart, and wait until berth-controller is ready (docs/install.md)", nil
+}
+
+// ofThisVersion is an error if Berth runs in another version than this program, whose definitions the next step writes.
+func (c *migrateCommand) ofThisVersion(ctx context.Context) error {
+	own, _ := version.OfTag(version.Get())
+	var running Versions
+	running.readComponents(ctx, c.cluster)
+	for _, component := range running.Components {
+		if release, _ := version.OfTag(component.Version); own != "" && release != "" && release != own {
+			return fmt.Errorf("%s is of version %s, and this program would write the definitions of %s: take kubectl berth of %s", component.Name, release, own, release)
+		}
+	}
+	return nil
 }
 
 // unserved is the first version of Berth's definitions after a migration. Nobody can use it. kruise-manager writes its own conversion into every definition
@@ -301,6 +333,9 @@ func (c *migrateCommand) own(ctx context.Context) error {
 		wanted := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal(content, wanted); err != nil {
 			return err
+		}
+		if !slices.Contains(endpoint.Definitions, wanted.GetName()) { // UnitedDeployments may stay with OpenKruise
+			continue
 		}
 		path := []string{"spec", "conversion", "webhook", "clientConfig"}
 		if berths.URL != nil {
@@ -522,7 +557,9 @@ func (c *migrateCommand) waiting(ctx context.Context) ([]corev1.Pod, error) {
 		if c.undo {
 			theirs = pod.Spec.SchedulerName == v1beta1.SchedulerName
 		}
-		return !theirs || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil
+		// Nobody would make a pod without a controller again, and a gate of somebody else keeps a pod from any node.
+		own := metav1.GetControllerOf(&pod) != nil && !slices.ContainsFunc(pod.Spec.SchedulingGates, func(gate corev1.PodSchedulingGate) bool { return gate.Name != v1beta1.SubsetGate })
+		return !theirs || !own || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil
 	}), nil
 }
 

@@ -85,6 +85,13 @@ func TestMigrate(t *testing.T) {
 	}
 	const template = `[{"name":"vpod.kb.io","rules":[{"resources":["pods"]}]},{"name":"vworkloadspread.kb.io","rules":[{"resources":["workloadspreads"]}]}]`
 	waiting := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", Annotations: map[string]string{"apps.kruise.io/matched-workloadspread": "{}"}}}
+	bare := waiting.DeepCopy() // nobody would make it again
+	bare.Name = "web-0"
+	waiting.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "web", Controller: ptr.To(true)}}
+	gated := waiting.DeepCopy() // it waits for somebody else
+	gated.Name, gated.Spec.SchedulingGates = "web-1-gated", []corev1.PodSchedulingGate{{Name: "example.com/quota"}}
+	united := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: endpoint.UnitedDefinition}} // OpenKruise's
+	united.Spec.Group, united.Spec.Versions = "apps.kruise.io", []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1alpha1", Served: true, Storage: true}}
 	running := waiting.DeepCopy()
 	running.Name, running.Spec.NodeName = "web-2", "node-1"
 	picked := waiting.DeepCopy() // by Berth, for a spread that is compatible with OpenKruise
@@ -94,7 +101,7 @@ func TestMigrate(t *testing.T) {
 	known.Name, known.Spec.TargetReference, known.Spec.TargetFilter = "known", custom.Spec.TargetReference, &v1beta1.TargetFilter{ReplicasPathList: []string{"spec.own"}}
 	const kinds = `{"workloads":[{"Group":"kubeflow.org","Version":"v1","Kind":"TFJob","replicasPath":"spec.tfReplicaSpecs.Worker.replicas"},{"Group":"example.com","Kind":"Other","subResources":[]}]}`
 	objects = append(objects, picked, custom, known, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: workload.KruiseConfiguration.Namespace, Name: workload.KruiseConfiguration.Name}, Data: map[string]string{workload.KruiseKindsKey: kinds}})
-	objects = append(objects, waiting, running, kruiseManager("--feature-gates=WorkloadSpread=false,PodUnavailableBudgetDeleteGate=false"), testkit.Spread(t, twoThenAny, "{}"),
+	objects = append(objects, bare, gated, united, waiting, running, kruiseManager("--feature-gates=WorkloadSpread=false,PodUnavailableBudgetDeleteGate=false"), testkit.Spread(t, twoThenAny, "{}"),
 		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: kruiseWebhooks, Annotations: map[string]string{kruiseTemplate: template}},
 			Webhooks: []admissionregistrationv1.ValidatingWebhook{entry("vpod.kb.io", "pods"), entry("vworkloadspread.kb.io", "workloadspreads"), entry("vpodunavailablebudget.kb.io", "podunavailablebudgets")}})
 	cluster := clusterOf(t, objects...)
@@ -154,9 +161,15 @@ func TestMigrate(t *testing.T) {
 		}
 	}
 	var pods corev1.PodList
-	if err := cluster.List(t.Context(), &pods); err != nil || len(pods.Items) != 2 || pods.Items[0].Name != "web-2" || pods.Items[1].Name != "web-3" {
+	if err := cluster.List(t.Context(), &pods); err != nil || len(pods.Items) != 4 || pods.Items[0].Name != "web-0" || pods.Items[1].Name != "web-1-gated" || pods.Items[2].Name != "web-2" || pods.Items[3].Name != "web-3" {
 		t.Errorf("pods: %v, %v", pods.Items, err)
 	}
+	first := backup
+	backup = t.TempDir()
+	if _, err := run(migrateCommand{}); err == nil || !strings.Contains(err.Error(), "the migration has begun") {
+		t.Errorf("with another directory: %v", err)
+	}
+	backup = first
 	for _, spread := range []*v1beta1.WorkloadSpread{custom, known} {
 		want := map[string]string{"train": "spec.tfReplicaSpecs.Worker.replicas", "known": "spec.own"}[spread.Name]
 		got := &v1beta1.WorkloadSpread{}
@@ -183,6 +196,10 @@ func TestMigrate(t *testing.T) {
 			t.Errorf("back again %t: %v, printed %s\n%s", again, err, out, state())
 		}
 	}
+	is := &apiextensionsv1.CustomResourceDefinition{}
+	if err := cluster.Get(t.Context(), client.ObjectKeyFromObject(united), is); err != nil || len(is.Spec.Versions) != 1 || is.Spec.Conversion != nil {
+		t.Errorf("the definition of UnitedDeployments, which stays OpenKruise's: %v, %+v", err, is.Spec)
+	}
 }
 
 // storedAsNamed does to a definition what berth-controller does once it has changed.
@@ -205,6 +222,10 @@ func TestMigrateFromNothing(t *testing.T) {
 	root := NewCommand(genericiooptions.NewTestIOStreamsDiscard())
 	root.SetArgs([]string{"migrate"})
 	if err := root.Execute(); err == nil || !strings.Contains(err.Error(), "it must be kruise") {
+		t.Errorf("got %v", err)
+	}
+	root.SetArgs([]string{"migrate", "--from=kruise", "--backup=copies"})
+	if err := root.Execute(); err == nil || !strings.Contains(err.Error(), "it must be an absolute path") {
 		t.Errorf("got %v", err)
 	}
 }

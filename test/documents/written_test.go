@@ -39,7 +39,7 @@ var notRun = map[string][]struct{ begins, why string }{
 	},
 	"docs/migration.md": {
 		{"kubectl berth migrate --from kruise --dry-run", "needs OpenKruise, or its stand-in in test/integration: TestMigrationFromOpenKruiseAndBack"},
-		{"kubectl berth migrate --from kruise --undo", "the same"},
+		{"kubectl berth migrate --from kruise --backup $HOME/before-berth --undo", "the same"},
 	},
 	"docs/operations/failure-modes.md": {{"kubectl -n berth-system get leases", "needs Berth in pods"}},
 	"docs/scenarios.md":                {{"bin/berth-sandbox play", "test/sandbox plays a scenario, and another sandbox would take long here"}},
