@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -65,9 +64,6 @@ var checks = []check{
 	{"conversion", checkConversion},
 	{"webhooks", checkWebhooks},
 	{"certificates", checkCertificates},
-	{"rights", checkRights},
-	{"versions", checkVersions},
-	{"deployments", checkDeployments},
 	{"scheduler", checkScheduler},
 	{"controller", checkController},
 	{"united", checkUnited},
@@ -153,7 +149,7 @@ func (c *doctorCommand) run(ctx context.Context, cluster *console.Cluster, _ []s
 		well, problems, err := check.run(ctx, cluster)
 		done := Check{check.name, resultOK, well}
 		switch {
-		case len(problems) > 0:
+		case len(problems) > 0: // also if more could not be seen
 			done.Result, done.Says, failed = resultProblem, firstOf(problems), true
 		case err != nil:
 			done.Result, done.Says = resultUnknown, console.Advise(err)
@@ -244,7 +240,7 @@ func checkDefinitions(ctx context.Context, c *console.Cluster) (string, []string
 		case apierrors.IsNotFound(err):
 			problems = append(problems, name+" does not exist: kubectl apply --server-side -k manifests/crd")
 		case err != nil:
-			return "", nil, err
+			return "", problems, err
 		case name == endpoint.UnitedDefinition && !endpoint.Converts(definition):
 			well += "; UnitedDeployments are left to another controller, whose converter their definition names"
 		case name != endpoint.UnitedDefinition && !isBerths(definition):
@@ -282,10 +278,11 @@ func checkConversion(ctx context.Context, c *console.Cluster) (string, []string,
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(gvk)
 		err := c.List(ctx, list, client.Limit(1))
-		if meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || err != nil && ctx.Err() != nil {
-			return "", nil, err
-		}
-		if err != nil {
+		switch {
+		case meta.IsNoMatchError(err): // checkDefinitions says whether the kind may be left out
+		case apierrors.IsForbidden(err) || err != nil && ctx.Err() != nil:
+			return "", problems, err
+		case err != nil:
 			problems = append(problems, fmt.Sprintf("%s cannot be read as %s: see whether berth-controller runs and the API server reaches it: %v", gvk.Kind, gvk.Version, err))
 		}
 	}
@@ -307,7 +304,7 @@ func checkWebhooks(ctx context.Context, c *console.Cluster) (string, []string, e
 				continue
 			}
 			if err != nil {
-				return "", nil, err
+				return "", problems, err
 			}
 			for _, webhook := range endpoint.WebhooksOf(object) {
 				if len(webhook.Client.CABundle) == 0 || webhook.Path() == "" {
@@ -367,25 +364,6 @@ func uncalled(ctx context.Context, c *console.Cluster, leftOut []string) (proble
 func kindOf(object client.Object) string {
 	_, kind, _ := strings.Cut(fmt.Sprintf("%T", object), ".")
 	return kind
-}
-
-func checkDeployments(ctx context.Context, c *console.Cluster) (string, []string, error) {
-	var list appsv1.DeploymentList
-	if err := c.List(ctx, &list, client.InNamespace(systemNamespace)); err != nil {
-		return "", nil, err
-	}
-	list.Items = slices.DeleteFunc(list.Items, func(d appsv1.Deployment) bool { return !isBerth(&d.Spec.Template) })
-	if len(list.Items) == 0 {
-		return "", nil, errors.New("namespace " + systemNamespace + " has no Deployment of Berth")
-	}
-	var problems []string
-	for i := range list.Items {
-		d := &list.Items[i]
-		if wanted := ptr.Deref(d.Spec.Replicas, 1); d.Status.AvailableReplicas < wanted {
-			problems = append(problems, fmt.Sprintf("%s: %d of %d pods are available: kubectl -n %s describe deployment %s", d.Name, d.Status.AvailableReplicas, wanted, systemNamespace, d.Name))
-		}
-	}
-	return "all pods are available", problems, nil
 }
 
 func checkScheduler(ctx context.Context, c *console.Cluster) (string, []string, error) {

@@ -13,7 +13,6 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -132,92 +131,6 @@ func checkOwnRights(ctx context.Context, c *console.Cluster) (string, []string, 
 	return "you may create what Berth is made of", nil, nil
 }
 
-// needed are rights without which a component does nothing of use. A role can lose them, or be left out.
-var needed = map[string][]authorizationv1.ResourceAttributes{
-	"berth-scheduler": {
-		{Verb: "watch", Group: "apps.kruise.io", Resource: "workloadspreads"},
-		{Verb: "watch", Resource: "pods"},
-		{Verb: "create", Resource: "pods", Subresource: "binding"},
-		{Verb: "update", Group: "coordination.k8s.io", Resource: "leases", Namespace: systemNamespace, Name: "berth-scheduler"},
-	},
-	"berth-controller": {
-		{Verb: "watch", Group: "apps.kruise.io", Resource: "workloadspreads"},
-		{Verb: "update", Group: "apps.kruise.io", Resource: "workloadspreads", Subresource: "status"},
-		{Verb: "watch", Resource: "pods"},
-		{Verb: "patch", Resource: "pods"},
-		{Verb: "update", Group: "coordination.k8s.io", Resource: "leases", Namespace: systemNamespace, Name: "berth-controller"},
-	},
-	"berth-united": {
-		{Verb: "watch", Group: "apps.kruise.io", Resource: "uniteddeployments"},
-		{Verb: "create", Group: "apps", Resource: "deployments"},
-		{Verb: "watch", Resource: "pods"},
-		{Verb: "update", Group: "coordination.k8s.io", Resource: "leases", Namespace: systemNamespace, Name: "berth-united"},
-	},
-	"berth-descheduler": {
-		{Verb: "list", Group: "apps.kruise.io", Resource: "workloadspreads"},
-		{Verb: "list", Resource: "pods"},
-		{Verb: "create", Resource: "pods", Subresource: "eviction"},
-	},
-}
-
-func checkRights(ctx context.Context, c *console.Cluster) (string, []string, error) {
-	var problems []string
-	for _, account := range []string{"berth-scheduler", "berth-controller", "berth-united", "berth-descheduler"} {
-		if err := c.Get(ctx, client.ObjectKey{Namespace: systemNamespace, Name: account}, &corev1.ServiceAccount{}); apierrors.IsNotFound(err) {
-			continue // that part may be left out
-		} else if err != nil {
-			return "", nil, err
-		}
-		for i := range needed[account] {
-			right := needed[account][i]
-			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-				User: "system:serviceaccount:" + systemNamespace + ":" + account, ResourceAttributes: &right}}
-			if err := c.Create(ctx, review); err != nil {
-				return "", nil, err
-			}
-			if !review.Status.Allowed {
-				problems = append(problems, fmt.Sprintf("%s may not %s %s: apply its roles again", account, right.Verb, strings.TrimSuffix(right.Resource+"/"+right.Subresource, "/")))
-			}
-		}
-	}
-	return "the components may do their work", problems, nil
-}
-
-// checkVersions compares the tags of images with each other, with the API server and with this program. Images without a tag say nothing, and only tags of releases say a line.
-func checkVersions(ctx context.Context, c *console.Cluster) (string, []string, error) {
-	var running Versions
-	running.readComponents(ctx, c)
-	if len(running.Unread) > 0 {
-		return "", nil, errors.New(running.Unread[0])
-	}
-	var tags, said []string
-	for _, component := range running.Components {
-		if component.Version != "" && !slices.Contains(tags, component.Version) {
-			tags = append(tags, component.Version)
-		}
-		said = append(said, component.Name+" "+component.Version)
-	}
-	if len(tags) > 1 {
-		return "", []string{"components of different versions run together (" + strings.Join(said, ", ") + "): install all parts of one version"}, nil
-	}
-	well := strings.TrimSpace("all components have one version " + strings.Join(tags, ""))
-	if len(tags) == 0 {
-		return well, nil, nil
-	}
-	server, err := serverVersion(ctx, c)
-	if err != nil {
-		return "", nil, err
-	}
-	release, runs := version.OfTag(tags[0])
-	if wanted, err := version.LineFor(server); err == nil && wanted != "" && release != "" && runs != wanted {
-		return "", []string{fmt.Sprintf("%s is of line %s of Berth, and the API server is Kubernetes %s, which needs line %s: install %s", tags[0], runs, server, wanted, version.Tag(release, wanted))}, nil
-	}
-	if own, _ := version.OfTag(version.Get()); own != "" && release != "" && own != release {
-		well += fmt.Sprintf("; this program is of %s, so it may judge wrongly: take kubectl berth of %s", own, release)
-	}
-	return well, nil, nil
-}
-
 // checkCertificates looks at the authorities by which the API server knows the webhooks. checkWebhooks says if there is none.
 func checkCertificates(ctx context.Context, c *console.Cluster) (string, []string, error) {
 	var problems []string
@@ -228,7 +141,7 @@ func checkCertificates(ctx context.Context, c *console.Cluster) (string, []strin
 			if apierrors.IsNotFound(err) {
 				continue
 			} else if err != nil {
-				return "", nil, err
+				return "", problems, err
 			}
 			for _, webhook := range endpoint.WebhooksOf(object) {
 				if len(webhook.Client.CABundle) == 0 {
