@@ -34,9 +34,12 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	sidecarv1alpha1 "github.com/berth-project/berth/pkg/crd/sidecar/v1alpha1"
+	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/federation"
+	"github.com/berth-project/berth/pkg/sidecar"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/united"
 	"github.com/berth-project/berth/pkg/workload"
@@ -73,12 +76,12 @@ func newLint(streams genericiooptions.IOStreams) *cobra.Command {
 	c := &lintCommand{in: streams.In, out: streams.Out}
 	cmd := &cobra.Command{
 		Use:   "lint -f FILE|DIRECTORY",
-		Short: "Check WorkloadSpreads, UnitedDeployments, FederatedReplicaSets and PodUnavailableBudgets in files, without a cluster",
-		Long: `Check every WorkloadSpread, UnitedDeployment, FederatedReplicaSet and PodUnavailableBudget in YAML and JSON files, as the API server and the webhook would, without a cluster. All mistakes are
+		Short: "Check WorkloadSpreads, UnitedDeployments, FederatedReplicaSets, SidecarSets and PodUnavailableBudgets in files, without a cluster",
+		Long: `Check every WorkloadSpread, UnitedDeployment, FederatedReplicaSet, SidecarSet and PodUnavailableBudget in YAML and JSON files, as the API server and the webhook would, without a cluster. All mistakes are
 listed, with file and line. With mistakes the exit code is 1; warnings alone leave it 0. Of a directory, all files that end in .yaml, .yml or .json are read.
 
-If a workload is in the files too, its replicas are compared with the quotas. What only a cluster knows is not checked: nodes, and patches on the pods of the
-workload.`,
+If a workload is in the files too, its replicas are compared with the quotas. What only a cluster knows is not checked: nodes, patches on the pods of the
+workload, and the fields of sidecars, which the webhook tries in a pod.`,
 		Example: `  kubectl berth lint -f deploy/
   kustomize build overlays/prod | kubectl berth lint -f -`,
 		Args: cobra.NoArgs,
@@ -142,6 +145,9 @@ func (c *lintCommand) print(l *linter, mistakes int) error {
 	if len(l.federated) > 0 {
 		objects = console.Count(len(l.federated), "FederatedReplicaSet") + ", " + objects
 	}
+	if len(l.sidecars) > 0 {
+		objects = console.Count(len(l.sidecars), "SidecarSet") + ", " + objects
+	}
 	_, err := fmt.Fprintf(c.out, "%s: %s, %s\n", objects,
 		console.Count(mistakes, "mistake"), console.Count(len(l.findings)-mistakes, "warning"))
 	return err
@@ -181,6 +187,7 @@ type linter struct {
 	budgets   []located[*policyv1beta1.PodUnavailableBudget]
 	united    []located[*unitedv1beta1.UnitedDeployment]
 	federated []located[*federationv1alpha1.FederatedReplicaSet]
+	sidecars  []located[*sidecarv1beta1.SidecarSet]
 	findings  []Finding
 	// workloads and the pods that they make, by namespace, kind and name.
 	workloads map[string]runtime.Object
@@ -212,8 +219,10 @@ type document struct {
 
 func newLinter() (*linter, error) {
 	scheme := runtime.NewScheme()
-	if err := clientgoscheme.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("registering types: %w", err)
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, sidecarv1alpha1.AddToScheme, sidecarv1beta1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("registering types: %w", err)
+		}
 	}
 	return &linter{scheme: scheme, codecs: serializer.NewCodecFactory(scheme, serializer.EnableStrict), workloads: map[string]runtime.Object{}, templates: map[string]template{}}, nil
 }
@@ -251,7 +260,7 @@ func (l *linter) readFile(name string, content []byte) {
 }
 
 // mentionsOurs matches a document that could be one of ours. Documents of other programs, such as templates, need not be YAML.
-var mentionsOurs = regexp.MustCompile(`kind["']?:\s*["']?(WorkloadSpread|PodUnavailableBudget|UnitedDeployment|FederatedReplicaSet)`)
+var mentionsOurs = regexp.MustCompile(`kind["']?:\s*["']?(WorkloadSpread|PodUnavailableBudget|UnitedDeployment|FederatedReplicaSet|SidecarSet)`)
 
 func (l *linter) readDocument(file string, text []byte) {
 	var root yamlnodes.Node
@@ -290,6 +299,10 @@ func (l *linter) readObject(file string, node *yamlnodes.Node, text []byte) {
 	}
 	d := document{file: file, kind: header.Kind, name: header.Name, node: node}
 	ours := slices.Contains([]string{v1beta1.Kind.Kind, policyv1beta1.Kind.Kind, unitedv1beta1.Kind.Kind, federationv1alpha1.Kind.Kind}, header.Kind)
+	if header.Kind == sidecarv1beta1.Kind.Kind {
+		l.readSidecars(&d, text)
+		return
+	}
 	if !ours && !mentionsOurs.Match(text) {
 		l.readWorkload(&header, text)
 		return
@@ -308,6 +321,20 @@ func (l *linter) readObject(file string, node *yamlnodes.Node, text []byte) {
 		l.united = append(l.united, located[*unitedv1beta1.UnitedDeployment]{o, d})
 	case *federationv1alpha1.FederatedReplicaSet:
 		l.federated = append(l.federated, located[*federationv1alpha1.FederatedReplicaSet]{o, d})
+	}
+}
+
+// readSidecars keeps a SidecarSet. Its versions have the same fields.
+func (l *linter) readSidecars(d *document, text []byte) {
+	object, _, err := l.codecs.UniversalDeserializer().Decode(text, nil, nil)
+	if err != nil {
+		l.addDecodingErrors(d, err)
+	}
+	switch o := object.(type) {
+	case *sidecarv1beta1.SidecarSet:
+		l.sidecars = append(l.sidecars, located[*sidecarv1beta1.SidecarSet]{o, *d})
+	case *sidecarv1alpha1.SidecarSet:
+		l.sidecars = append(l.sidecars, located[*sidecarv1beta1.SidecarSet]{&sidecarv1beta1.SidecarSet{ObjectMeta: o.ObjectMeta, Spec: o.Spec}, *d})
 	}
 }
 
@@ -404,6 +431,17 @@ func (l *linter) check() {
 		l.addErrors(d, nameErrors(&frs.ObjectMeta))
 		_, errs := federation.Compile(frs)
 		l.addErrors(d, errs)
+	}
+	var sets []*sidecar.Policy
+	for i := range l.sidecars {
+		set, d := l.sidecars[i].object, &l.sidecars[i].document
+		l.addErrors(d, nameErrors(&set.ObjectMeta))
+		policy, errs := sidecar.Compile(set)
+		l.addErrors(d, errs)
+		if policy != nil {
+			l.addErrors(d, sidecar.Conflicts(policy, sets))
+			sets = append(sets, policy)
+		}
 	}
 	for i := range l.budgets {
 		pub, d := l.budgets[i].object, &l.budgets[i].document

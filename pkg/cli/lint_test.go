@@ -22,6 +22,7 @@ func TestLint(t *testing.T) {
 	const deployment = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n"
 	const replicas = "spec: {replicas: 3, template: {metadata: {labels: {app: web}}}}\n"
 	const budgetOf = "apiVersion: policy.kruise.io/v1alpha1\nkind: PodUnavailableBudget\nmetadata: {name: NAME}\nspec:\n  maxUnavailable: 1\n  selector: {matchLabels: {app: web}}\n"
+	const sidecars = "apiVersion: apps.kruise.io/v1beta1\nkind: SidecarSet\nmetadata: {name: log}\nspec:\n"
 	for name, tc := range map[string]struct {
 		files map[string]string
 		want  string
@@ -56,6 +57,11 @@ a.yaml:7: warning: WorkloadSpread web spec.subsets: the quotas hold 2 of the 5 r
 		"two spreads of a workload": {map[string]string{"a.yaml": valid + "---\n" + strings.Replace(valid, "name: web}", "name: also}", 1)}, `
 a.yaml:14: error: WorkloadSpread also spec.targetRef: WorkloadSpread web in a.yaml:1 divides the same workload, and a workload can have only one
 2 WorkloadSpreads and 0 PodUnavailableBudgets: 1 mistake, 0 warnings`},
+		"SidecarSets": {map[string]string{"a.yaml": sidecars + "  selector: {}\n  typo: 1\n  containers:\n  - {name: log, image: i, imagee: x}\n", "b.yaml": strings.Replace(sidecars, "v1beta1", "v1alpha1", 1) + "  selector: {matchLabels: {app: web}}\n  containers:\n  - {name: log, image: i}\n"}, `
+a.yaml:5: error: SidecarSet log spec.selector: Required value: an empty selector would pick every pod; select by a label
+a.yaml:6: error: SidecarSet log spec.typo: unknown field "spec.typo"
+a.yaml:8: error: SidecarSet log spec.containers[0]: Invalid value: unknown field "imagee"
+2 SidecarSets, 0 WorkloadSpreads and 0 PodUnavailableBudgets: 3 mistakes, 0 warnings`},
 		"budgets": {map[string]string{"a.yaml": strings.Replace(budgetOf, "NAME", "one", 1) + "---\n" + strings.Replace(budgetOf, "NAME", "two", 1) + "---\n" +
 			strings.NewReplacer("NAME", "three", "maxUnavailable: 1", "maxUnavailable: 101%", "app: web", "").Replace(budgetOf)}, `
 a.yaml:13: error: PodUnavailableBudget two spec.selector: overlaps with PodUnavailableBudget one in a.yaml:1, and no pod may have two such budgets

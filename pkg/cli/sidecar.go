@@ -36,11 +36,7 @@ func (c *statusCommand) ofSidecars(ctx context.Context, cluster *console.Cluster
 	for i := range list.Items {
 		all = append(all, report.OfSidecarSet(&list.Items[i]))
 	}
-	if len(all) == 0 && c.output == "" {
-		_, err := fmt.Fprintln(c.out, "No SidecarSets found.")
-		return err
-	}
-	return c.print(all)
+	return c.print(all, "SidecarSets")
 }
 
 func (c *statusCommand) printSidecars(r *report.Sidecars) error {

@@ -82,7 +82,7 @@ func (c *statusCommand) run(ctx context.Context, cluster *console.Cluster, args 
 			return true, console.NoSuchDivided(args[0], cluster.Namespace)
 		}
 		first = false
-		return false, c.print(all)
+		return false, c.print(all, "WorkloadSpreads")
 	}
 	if c.watch {
 		return (&following{Cluster: cluster, options: options, changed: print, lost: func(err error) {
@@ -125,8 +125,8 @@ func (c *statusCommand) without(kind string, err error) error {
 	return nil
 }
 
-// print prints reports.
-func (c *statusCommand) print(all []any) error {
+// print prints reports of kinds.
+func (c *statusCommand) print(all []any, kinds string) error {
 	if done, err := c.output.Structured(c.out, all); done {
 		return err
 	}
@@ -134,7 +134,7 @@ func (c *statusCommand) print(all []any) error {
 		fmt.Fprint(c.out, "\x1b[H\x1b[2J") // move the cursor to the top and clear the screen
 	}
 	if len(all) == 0 {
-		_, err := fmt.Fprintln(c.out, "No WorkloadSpreads found.")
+		_, err := fmt.Fprintf(c.out, "No %s found.\n", kinds)
 		return err
 	}
 	for i, r := range all {

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -28,6 +29,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/testkit"
@@ -322,4 +324,22 @@ func TestStatusShowsMoves(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A cluster without SidecarSets, and one that does not know them, is told apart from one without spreads.
+func TestStatusOfNoSidecarSets(t *testing.T) {
+	cluster := clusterOf(t)
+	if err := sidecarv1beta1.AddToScheme(cluster.Scheme()); err != nil {
+		t.Fatal(err)
+	}
+	for output, want := range map[console.Output]string{console.AsTable: "No SidecarSets found.\n", console.AsJSON: "[]\n"} {
+		var out bytes.Buffer
+		if err := (&statusCommand{out: &out, output: output}).run(t.Context(), cluster, []string{"sidecarsets"}); err != nil || out.String() != want {
+			t.Errorf("%s: %v, printed %q", output, err, out.String())
+		}
+	}
+	got := console.Advise(&meta.NoKindMatchError{GroupKind: sidecarv1beta1.Kind.GroupKind(), SearchedVersions: []string{"v1beta1"}})
+	if got != "the cluster does not know SidecarSets; install Berth's CRDs with kubectl apply -k manifests/sidecar" {
+		t.Errorf("got %q", got)
+	}
 }

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -16,7 +17,11 @@ func Advise(err error) string {
 	var unreachable *url.Error
 	switch {
 	case errors.As(err, &noMatch), meta.IsNoMatchError(err):
-		return "the cluster does not know WorkloadSpreads; install Berth's CRDs with kubectl apply -k manifests/crd"
+		kind, from := "WorkloadSpread", map[string]string{"SidecarSet": "manifests/sidecar", "FederatedReplicaSet": "manifests/federation/hub"}
+		if noMatch != nil {
+			kind = cmp.Or(noMatch.GroupKind.Kind, kind)
+		}
+		return fmt.Sprintf("the cluster does not know %ss; install Berth's CRDs with kubectl apply -k %s", kind, cmp.Or(from[kind], "manifests/crd"))
 	case clientcmd.IsEmptyConfig(err):
 		return "no cluster is configured; set KUBECONFIG or use --kubeconfig or --server"
 	case apierrors.IsForbidden(err):
