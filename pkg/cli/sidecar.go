@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -12,31 +11,22 @@ import (
 	"github.com/berth-project/berth/pkg/report"
 )
 
-// sidecarPrefix begins the name of a SidecarSet on the command line. They are in no namespace, so that they are not listed beside what is in one.
-const sidecarPrefix = "sidecarset/"
-
-// isSidecars is true if the arguments name a SidecarSet, or all of them.
-func isSidecars(args []string) bool {
-	return len(args) == 1 && (strings.HasPrefix(args[0], sidecarPrefix) || args[0] == "sidecarsets")
-}
-
-// ofSidecars prints the SidecarSet that the argument names, or all.
-func (c *statusCommand) ofSidecars(ctx context.Context, cluster *console.Cluster, argument string) error {
+// sidecars are the reports of the SidecarSet of a name, or of all. They are in no namespace.
+func sidecars(ctx context.Context, cluster *console.Cluster, name string) (all []any, _ error) {
 	var list v1beta1.SidecarSetList
-	if name, one := strings.CutPrefix(argument, sidecarPrefix); one {
+	if name != "" {
 		set := v1beta1.SidecarSet{}
 		if err := cluster.Get(ctx, client.ObjectKey{Name: name}, &set); err != nil {
-			return err
+			return nil, err
 		}
 		list.Items = append(list.Items, set)
 	} else if err := cluster.List(ctx, &list); err != nil {
-		return err
+		return nil, err
 	}
-	all := []any{}
 	for i := range list.Items {
 		all = append(all, report.OfSidecarSet(&list.Items[i]))
 	}
-	return c.print(all, "SidecarSets")
+	return all, nil
 }
 
 func (c *statusCommand) printSidecars(r *report.Sidecars) error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -19,6 +20,9 @@ import (
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
 )
 
@@ -33,13 +37,52 @@ func (s *selection) addTo(flags *pflag.FlagSet) {
 	flags.StringVarP(&s.labels, "selector", "l", "", "Spreads with these labels, as in kubectl get -l.")
 }
 
-// of are the options of a list of the spreads. names are the arguments of the command line: none, or one name.
-func (s *selection) of(cluster *console.Cluster, names []string) ([]client.ListOption, error) {
-	if len(names) == 1 {
+// kindNamed is the kind that has a name on the command line of kubectl. It is empty if there is none.
+func kindNamed(name string) string {
+	switch strings.ToLower(name) {
+	case "ws", "workloadspread", "workloadspreads":
+		return v1beta1.Kind.Kind
+	case "ud", "uniteddeployment", "uniteddeployments":
+		return unitedv1beta1.Kind.Kind
+	case "frs", "federatedreplicaset", "federatedreplicasets":
+		return federationv1alpha1.Kind.Kind
+	case "sidecarset", "sidecarsets":
+		return sidecarv1beta1.Kind.Kind
+	}
+	return ""
+}
+
+// wanted is what the command line names. An empty kind means all that are in a namespace, and an empty name all of the kind.
+type wanted struct{ kind, name string }
+
+// wantedOf reads NAME…, TYPE/NAME…, or TYPE and names. Without arguments all is wanted. An object that has the name of a type is named by TYPE/NAME.
+func wantedOf(args []string) (all []wanted, _ error) {
+	of := wanted{}
+	if len(args) > 0 && kindNamed(args[0]) != "" {
+		of.kind, args = kindNamed(args[0]), args[1:]
+	}
+	for _, arg := range args {
+		w := wanted{of.kind, arg}
+		if kind, name, found := strings.Cut(arg, "/"); found {
+			if w = (wanted{kindNamed(kind), name}); w.kind == "" || name == "" || of.kind != "" {
+				return nil, fmt.Errorf("%s: name objects as NAME, TYPE/NAME or TYPE NAME, where TYPE is workloadspread, uniteddeployment, federatedreplicaset or sidecarset", arg)
+			}
+		}
+		all = append(all, w)
+	}
+	if len(all) == 0 {
+		all = []wanted{of}
+	}
+	return all, nil
+}
+
+// of are the options of a list of the spreads, or of the one of a name.
+func (s *selection) of(cluster *console.Cluster, name string) ([]client.ListOption, error) {
+	if name != "" {
 		if s.allNamespaces || s.labels != "" {
 			return nil, errors.New("a name and --all-namespaces or --selector do not go together; name the namespace with -n")
 		}
-		return named(cluster, names[0]), nil
+		return named(cluster, name), nil
 	}
 	var options []client.ListOption
 	if !s.allNamespaces {

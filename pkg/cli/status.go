@@ -14,10 +14,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
 )
 
@@ -32,19 +34,19 @@ type statusCommand struct {
 func newStatus(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
 	c := &statusCommand{out: streams.Out, errOut: streams.ErrOut}
 	cmd := &cobra.Command{
-		Use:   "status [NAME]",
+		Use:   "status [NAME... | TYPE/NAME... | TYPE [NAME...]]",
 		Short: "Where the pods of each spread, UnitedDeployment and FederatedReplicaSet are, what keeps others, and what happens next",
 		Long: `Where the pods of each spread, UnitedDeployment and FederatedReplicaSet are, what keeps others, and what happens next.
 
-SidecarSets are in no namespace: ask for sidecarset/NAME, or for all with sidecarsets.
+TYPE is workloadspread (ws), uniteddeployment (ud), federatedreplicaset (frs) or sidecarset, as with kubectl get. Without it, SidecarSets are left out.
 
 --watch follows spreads only; follow the others with kubectl get --watch.`,
 		Example: `  kubectl berth status
   kubectl berth status web --watch
   kubectl berth status -l team=shop
   kubectl berth status -A -o json
+  kubectl berth status ws web api
   kubectl berth status sidecarset/log-agent`,
-		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: console.NamesOfDivided(flags),
 		RunE:              console.OnCluster(flags, c.run),
 	}
@@ -55,63 +57,93 @@ SidecarSets are in no namespace: ask for sidecarset/NAME, or for all with sideca
 }
 
 func (c *statusCommand) run(ctx context.Context, cluster *console.Cluster, args []string) error {
-	if c.watch && (c.output == console.AsJSON || c.output == console.AsYAML) {
+	asked, err := wantedOf(args)
+	if err != nil {
+		return err
+	}
+	if c.watch {
+		return c.follow(ctx, cluster, asked)
+	}
+	all := []any{}
+	for _, w := range asked {
+		found, err := c.find(ctx, cluster, w)
+		if err != nil {
+			return err
+		}
+		if len(found) == 0 && w.name != "" {
+			return console.NoSuchDivided(w.name, cluster.Namespace)
+		}
+		all = append(all, found...)
+	}
+	return c.print(all, cmp.Or(asked[0].kind, v1beta1.Kind.Kind)+"s")
+}
+
+// follow prints spreads again and again.
+func (c *statusCommand) follow(ctx context.Context, cluster *console.Cluster, asked []wanted) error {
+	if c.output == console.AsJSON || c.output == console.AsYAML {
 		return errors.New("--watch prints tables; leave -o out, or watch the objects with kubectl get workloadspreads --watch -o json")
 	}
-	if isSidecars(args) {
-		return c.ofSidecars(ctx, cluster, args[0])
+	if len(asked) > 1 || asked[0].kind != "" && asked[0].kind != v1beta1.Kind.Kind {
+		return errors.New("--watch follows spreads, all or one; follow other objects with kubectl get --watch")
 	}
-	options, err := c.of(cluster, args)
+	options, err := c.of(cluster, asked[0].name)
 	if err != nil {
 		return err
 	}
 	first := true
-	print := func(spreads []v1beta1.WorkloadSpread) (bool, error) {
-		all := []any{}
-		for i := range spreads {
-			all = append(all, reportOf(&spreads[i]))
-		}
-		if !c.watch {
-			others, err := c.others(ctx, cluster, options)
-			if err != nil {
-				return true, err
-			}
-			all = append(all, others...)
-		}
-		if first && len(args) == 1 && len(all) == 0 {
-			return true, console.NoSuchDivided(args[0], cluster.Namespace)
+	return (&following{Cluster: cluster, options: options, changed: func(spreads []v1beta1.WorkloadSpread) (bool, error) {
+		if first && asked[0].name != "" && len(spreads) == 0 {
+			return true, console.NoSuchDivided(asked[0].name, cluster.Namespace)
 		}
 		first = false
-		return false, c.print(all, "WorkloadSpreads")
-	}
-	if c.watch {
-		return (&following{Cluster: cluster, options: options, changed: print, lost: func(err error) {
-			fmt.Fprintln(c.errOut, "kubectl berth:", console.Advise(err)+"; trying again")
-		}}).run(ctx)
-	}
-	var list v1beta1.WorkloadSpreadList
-	if err := cluster.List(ctx, &list, options...); err != nil {
-		return err
-	}
-	_, err = print(list.Items)
-	return err
+		return false, c.print(reportsOf(spreads), v1beta1.Kind.Kind+"s")
+	}, lost: func(err error) {
+		fmt.Fprintln(c.errOut, "kubectl berth:", console.Advise(err)+"; trying again")
+	}}).run(ctx)
 }
 
-// others are the reports of UnitedDeployments and FederatedReplicaSets. A role may be from a time before these kinds: then they are left out, and a line says so.
-func (c *statusCommand) others(ctx context.Context, cluster *console.Cluster, options []client.ListOption) (all []any, _ error) {
-	united, err := listUnited(ctx, cluster, options)
-	if err := c.without("UnitedDeployments", err); err != nil {
+func reportsOf(spreads []v1beta1.WorkloadSpread) (all []any) {
+	for i := range spreads {
+		all = append(all, reportOf(&spreads[i]))
+	}
+	return all
+}
+
+// find are the reports of what the command line names.
+func (c *statusCommand) find(ctx context.Context, cluster *console.Cluster, w wanted) ([]any, error) {
+	if w.kind == sidecarv1beta1.Kind.Kind {
+		return sidecars(ctx, cluster, w.name)
+	}
+	options, err := c.of(cluster, w.name)
+	if err != nil {
 		return nil, err
 	}
-	for i := range united {
-		all = append(all, report.OfUnited(&united[i], now()))
+	var all []any
+	if w.kind == "" || w.kind == v1beta1.Kind.Kind {
+		var list v1beta1.WorkloadSpreadList
+		if err := cluster.List(ctx, &list, options...); err != nil {
+			return nil, err
+		}
+		all = reportsOf(list.Items)
 	}
-	federated, err := listFederated(ctx, cluster, options)
-	if err := c.without("FederatedReplicaSets", err); err != nil {
-		return nil, err
+	// A role may be from a time before the other kinds. They are left out then, and a line says so.
+	if w.kind == "" || w.kind == unitedv1beta1.Kind.Kind {
+		list, err := listUnited(ctx, cluster, options)
+		if err := c.without("UnitedDeployments", err); err != nil {
+			return nil, err
+		}
+		for i := range list {
+			all = append(all, report.OfUnited(&list[i], now()))
+		}
 	}
-	for i := range federated {
-		all = append(all, report.OfFederated(&federated[i], now()))
+	if w.kind == "" || w.kind == federationv1alpha1.Kind.Kind {
+		list, err := listFederated(ctx, cluster, options)
+		if err := c.without("FederatedReplicaSets", err); err != nil {
+			return nil, err
+		}
+		for i := range list {
+			all = append(all, report.OfFederated(&list[i], now()))
+		}
 	}
 	return all, nil
 }

@@ -343,3 +343,23 @@ func TestStatusOfNoSidecarSets(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// Objects are named as with kubectl get.
+func TestWhatTheCommandLineNames(t *testing.T) {
+	for args, want := range map[string]string{
+		"": "[{ }]", "web": "[{ web}]", "web api": "[{ web} { api}]", "ws": "[{WorkloadSpread }]", "ws web api": "[{WorkloadSpread web} {WorkloadSpread api}]",
+		"ud/web sidecarset/log": "[{UnitedDeployment web} {SidecarSet log}]", "sidecarsets": "[{SidecarSet }]", "FederatedReplicaSet/ws": "[{FederatedReplicaSet ws}]",
+		"deployment/web": "", "ws/": "", "ws ud/web": "",
+	} {
+		got, err := wantedOf(strings.Fields(args))
+		if (err != nil) != (want == "") || err == nil && fmt.Sprint(got) != want {
+			t.Errorf("%q: %v, %v, want %s", args, got, err, want)
+		}
+	}
+	web, api := testkit.Spread(t, twoThenAny, `{}`), testkit.Spread(t, twoThenAny, `{}`)
+	api.Name = "api"
+	var out bytes.Buffer
+	if err := (&statusCommand{out: &out, output: console.AsTable}).run(t.Context(), clusterOf(t, web, api), []string{"ws", "api", "web"}); err != nil || !strings.HasPrefix(out.String(), "api ") || !strings.Contains(out.String(), "\nweb ") {
+		t.Errorf("%v, printed\n%s", err, out.String())
+	}
+}
