@@ -3,17 +3,24 @@ package cli
 import (
 	"cmp"
 	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/berth-project/berth/pkg/cli/console"
@@ -43,7 +50,7 @@ func newUI(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Comm
 			return c.run(ctx, flags, &console.WhatIf{Connection: console.ConnectionOf(cmd.InheritedFlags())})
 		},
 	}
-	cmd.Flags().StringVar(&c.address, "address", "127.0.0.1", "Address to listen on. Anyone who can reach it sees the pods, nodes and spreads that you may see, and may ask for explain and simulate.")
+	cmd.Flags().StringVar(&c.address, "address", "127.0.0.1", "Address to listen on. Whoever has the printed address, or can read the network, sees the pods, nodes and spreads that you may see, and may ask for explain and simulate.")
 	cmd.Flags().Uint16Var(&c.port, "port", 0, "Port to listen on; 0 picks a free one.")
 	cmd.Flags().BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "Pods and spreads of all namespaces.")
 	return cmd
@@ -58,7 +65,11 @@ func (c *uiCommand) run(ctx context.Context, flags *console.Flags, whatIf *conso
 	if err != nil {
 		return err
 	}
-	page, err := ui.Open(ctx, config, ui.Options{Title: title, Explain: whatIf.Explain, Simulate: whatIf.Simulate})
+	secret, err := secretOf(config, c.port)
+	if err != nil {
+		return err
+	}
+	page, err := ui.Open(ctx, config, ui.Options{Title: title, Secret: secret, Explain: whatIf.Explain, Simulate: whatIf.Simulate})
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // interrupted before the page was ready
@@ -76,8 +87,24 @@ func (c *uiCommand) run(ctx context.Context, flags *console.Flags, whatIf *conso
 	if title.Namespace == "" {
 		what = "all namespaces"
 	}
-	fmt.Fprintf(c.out, "%s of %s at %s\nPress Ctrl-C to end it.\n", what, title.Cluster, ui.URL(listener))
+	fmt.Fprintf(c.out, "%s of %s at %s\nPress Ctrl-C to end it.\n", what, title.Cluster, ui.URL(listener)+secret+"/")
 	return page.Serve(ctx, listener, c.address)
+}
+
+// secretOf is a path that other users of the machine cannot guess. With a fixed port it is the same after a restart, so that an open page finds its server again: it comes
+// from the key, token or password of the user. If the kubeconfig has none, or with any free port, it is random.
+func secretOf(config *rest.Config, port uint16) (string, error) {
+	config = rest.CopyConfig(config)
+	if err := rest.LoadTLSFiles(config); err != nil {
+		return "", err
+	}
+	key := slices.Concat(config.KeyData, []byte(config.BearerToken), []byte(config.Password))
+	if port == 0 || len(key) == 0 {
+		return strings.ToLower(rand.Text()), nil
+	}
+	sum := hmac.New(sha256.New, key)
+	fmt.Fprintf(sum, "the page of kubectl berth at port %d", port)
+	return hex.EncodeToString(sum.Sum(nil)[:16]), nil
 }
 
 // title names the cluster by its context, or by its address if there is no context.

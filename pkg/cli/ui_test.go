@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/rest"
 
 	"github.com/berth-project/berth/pkg/cli/console"
 )
@@ -80,5 +81,27 @@ func TestUISaysInOneLineWhyItCannotShowACluster(t *testing.T) {
 				t.Errorf("it prints %s%s", &out, &errOut)
 			}
 		})
+	}
+}
+
+// The path of the page is a secret. With a fixed port and a key it stays the same, so that an open page finds its server after a restart.
+func TestTheSecretOfThePage(t *testing.T) {
+	keyed, bare := &rest.Config{BearerToken: "t"}, &rest.Config{}
+	for name, tc := range map[string]struct {
+		one, other *rest.Config
+		ports      [2]uint16
+		same       bool
+	}{
+		"a fixed port": {keyed, keyed, [2]uint16{1, 1}, true}, "two ports": {keyed, keyed, [2]uint16{1, 2}, false}, "another user": {keyed, &rest.Config{BearerToken: "u"}, [2]uint16{1, 1}, false},
+		"any port": {keyed, keyed, [2]uint16{}, false}, "no key": {bare, bare, [2]uint16{1, 1}, false},
+	} {
+		one, err := secretOf(tc.one, tc.ports[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := secretOf(tc.other, tc.ports[1])
+		if err != nil || (one == other) != tc.same || len(one) < 26 || len(other) < 26 {
+			t.Errorf("%s: %q and %q, %v", name, one, other, err)
+		}
 	}
 }

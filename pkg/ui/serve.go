@@ -201,8 +201,12 @@ func (p *Page) writeHeartbeat(write func(...frame) error) error {
 func (p *Page) Serve(ctx context.Context, listener net.Listener, names ...string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	handler := p.Handler(names...)
+	if p.secret != "" {
+		handler = http.StripPrefix("/"+p.secret, handler)
+	}
 	server := &http.Server{
-		Handler:           p.Handler(names...),
+		Handler:           handler,
 		ReadHeaderTimeout: readHeaderTimeout,
 		WriteTimeout:      whatIfTimeout + writeTimeout, // events have their own
 		IdleTimeout:       idleTimeout,
@@ -233,7 +237,7 @@ func Warning(listener net.Listener) string {
 	if address, ok := listener.Addr().(*net.TCPAddr); !ok || address.IP.IsLoopback() {
 		return ""
 	}
-	return fmt.Sprintf("Anyone who reaches %s sees what this page shows: it uses plain HTTP and asks for no password.", listener.Addr())
+	return fmt.Sprintf("Others who reach %s may see what this page shows: it uses plain HTTP.", listener.Addr())
 }
 
 // URL of the page on a listener. For a listener on all addresses it is the URL on this machine.

@@ -237,6 +237,26 @@ func TestServeEndsWithItsContextAndWithItsCluster(t *testing.T) {
 	}
 
 	page, listener = open()
+	page.secret = "s3cret"
+	ctx, cancel = context.WithCancel(t.Context())
+	go func() { ended <- page.Serve(ctx, listener) }()
+	next, _ = listen(t, URL(listener)+"s3cret")
+	next()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, URL(listener), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer.Body.Close(); answer.StatusCode != http.StatusNotFound {
+		t.Errorf("without the secret: %s", answer.Status)
+	}
+	cancel()
+	<-ended
+
+	page, listener = open()
 	page.endedBy = errors.New("the cluster is gone")
 	close(page.ended)
 	if err := page.Serve(t.Context(), listener); !errors.Is(err, page.endedBy) {

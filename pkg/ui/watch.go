@@ -36,6 +36,8 @@ const listTimeout = 30 * time.Second
 // Options of a page.
 type Options struct {
 	Title
+	// Secret is the first part of the path of the page. Whoever does not know it gets nothing, also on a machine that others share. Empty for none.
+	Secret string
 	// Explain returns as JSON why a pod is where it is, as "kubectl berth explain -o json" prints it. Nil if the page does not offer that. It is asked
 	// about pods that the page shows. Its context ends when the browser leaves, and after 30 s. Browsers see its error.
 	Explain func(ctx context.Context, namespace, pod string) ([]byte, error)
@@ -51,6 +53,7 @@ type Page struct {
 	clock     clock.WithTicker
 	stream    *stream
 	following *following
+	secret    string
 	// explain and simulate are those of Options.
 	explain   func(ctx context.Context, namespace, pod string) ([]byte, error)
 	simulate  func(ctx context.Context, namespace, spread string, replicas int32) ([]byte, error)
@@ -89,7 +92,7 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 	if err != nil {
 		return nil, err
 	}
-	p := &Page{united: united, federated: federated, clock: options.Clock, following: newFollowing(options.Clock), explain: options.Explain, simulate: options.Simulate, ended: make(chan struct{})}
+	p := &Page{secret: options.Secret, united: united, federated: federated, clock: options.Clock, following: newFollowing(options.Clock), explain: options.Explain, simulate: options.Simulate, ended: make(chan struct{})}
 	config = rest.CopyConfig(config)
 	config.Wrap(p.following.watch)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
