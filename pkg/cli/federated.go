@@ -25,12 +25,8 @@ func listFederated(ctx context.Context, cluster *console.Cluster, options []clie
 	return list.Items, err
 }
 
-func (c *statusCommand) printFederated(r *report.Federated) error {
-	p := console.PaletteFor(c.out)
-	heading := []console.Cell{{Text: c.nameOf(r.Namespace, r.Name)}, {Text: r.Kind}, {Text: report.Pods(r.Replicas, "asked for", "asked for")}, stateCell(r.Ready, r.Reason)}
-	if err := console.PrintTable(c.out, p, [][]console.Cell{heading}); err != nil {
-		return err
-	}
+func (c *statusCommand) ofFederated(r *report.Federated) printed {
+	is := printed{next: r.Next, heading: []console.Cell{{Text: c.nameOf(r.Namespace, r.Name)}, {Text: r.Kind}, {Text: report.Pods(r.Replicas, "asked for", "asked for")}, stateCell(r.Ready, r.Reason)}}
 	if len(r.Clusters) > 0 {
 		rows := [][]console.Cell{{{Text: "  CLUSTER"}, {Text: "AVAILABLE"}, {Text: "ASKED"}, {Text: "SHARE"}, {Text: "CAPACITY"}, {Text: "STATE"}, {Text: "MESSAGE"}}}
 		for _, in := range r.Clusters {
@@ -49,22 +45,15 @@ func (c *statusCommand) printFederated(r *report.Federated) error {
 				{Text: "  " + in.Name}, {Text: number(in.Available)}, {Text: number(in.Replicas)}, {Text: number(in.Share)}, {Text: capacity}, state, {Text: in.Message},
 			})
 		}
-		if err := console.PrintTable(c.out, p, rows); err != nil {
-			return err
-		}
+		is.tables = [][][]console.Cell{rows}
 	}
 	if r.MayExceedBy > 0 && r.Reason != v1alpha1.ReasonUnreachable { // otherwise the next step says it
-		if _, err := fmt.Fprintf(c.out, "  %s\n", p.Paint(console.Yellow, fmt.Sprintf("up to %s above the total may run", report.Pods(r.MayExceedBy, "", "")))); err != nil {
-			return err
-		}
+		is.notes = append(is.notes, fmt.Sprintf("up to %s above the total may run", report.Pods(r.MayExceedBy, "", "")))
 	}
 	if r.Unplaced != "" && r.Unplaced != r.Next {
-		if _, err := fmt.Fprintf(c.out, "  %s\n", p.Paint(console.Yellow, r.Unplaced)); err != nil {
-			return err
-		}
+		is.notes = append(is.notes, r.Unplaced)
 	}
-	_, err := fmt.Fprintln(c.out, "  next: "+r.Next)
-	return err
+	return is
 }
 
 // stateCell is the state of an object as a heading shows it.

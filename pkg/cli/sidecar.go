@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -29,19 +28,10 @@ func sidecars(ctx context.Context, cluster *console.Cluster, name string) (all [
 	return all, nil
 }
 
-func (c *statusCommand) printSidecars(r *report.Sidecars) error {
-	p := console.PaletteFor(c.out)
-	heading := []console.Cell{{Text: r.Name}, {Text: r.Kind}, {Text: report.Pods(r.Matched, "", "")}, stateCell(r.Ready, r.Reason)}
-	if err := console.PrintTable(c.out, p, [][]console.Cell{heading}); err != nil {
-		return err
-	}
-	rows := [][]console.Cell{
-		{{Text: "  REVISION"}, {Text: "UPDATED"}, {Text: "READY"}, {Text: "NOT UPDATABLE"}, {Text: "NOT INJECTED"}},
-		{{Text: "  " + r.Revision}, {Text: number(r.Updated)}, {Text: number(r.Available)}, {Text: number(r.NotUpdatable)}, {Text: number(r.NotInjected)}},
-	}
-	if err := console.PrintTable(c.out, p, rows); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintln(c.out, "  next: "+r.Next)
-	return err
+func ofSidecars(r *report.Sidecars) printed {
+	return printed{next: r.Next, heading: []console.Cell{{Text: r.Name}, {Text: r.Kind}, {Text: report.Pods(r.Matched, "", "")}, stateCell(r.Ready, r.Reason)},
+		tables: [][][]console.Cell{{
+			{{Text: "  REVISION"}, {Text: "UPDATED"}, {Text: "READY"}, {Text: "NOT UPDATABLE"}, {Text: "NOT INJECTED"}},
+			{{Text: "  " + r.Revision}, {Text: number(r.Updated)}, {Text: number(r.Available)}, {Text: number(r.NotUpdatable)}, {Text: number(r.NotInjected)}},
+		}}}
 }

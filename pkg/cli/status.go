@@ -173,25 +173,50 @@ func (c *statusCommand) print(all []any, kinds string) error {
 		if i > 0 {
 			fmt.Fprintln(c.out)
 		}
-		var err error
+		var is printed
 		switch r := r.(type) {
 		case report.Spread:
-			err = c.printReport(&r)
+			is = c.ofSpread(&r)
 		case report.United:
-			err = c.printUnited(&r)
+			is = c.ofUnited(&r)
 		case report.Federated:
-			err = c.printFederated(&r)
+			is = c.ofFederated(&r)
 		case report.Sidecars:
-			err = c.printSidecars(&r)
+			is = ofSidecars(&r)
 		}
-		if err != nil {
+		if err := is.to(c.out); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *statusCommand) printReport(r *report.Spread) error {
+// printed is a report as the terminal shows it.
+type printed struct {
+	heading []console.Cell
+	// tables come below the heading, and notes below these.
+	tables [][][]console.Cell
+	notes  []string
+	next   string
+}
+
+func (r *printed) to(w io.Writer) error {
+	p := console.PaletteFor(w)
+	for _, table := range append([][][]console.Cell{{r.heading}}, r.tables...) {
+		if err := console.PrintTable(w, p, table); err != nil {
+			return err
+		}
+	}
+	for _, note := range r.notes {
+		if _, err := fmt.Fprintf(w, "  %s\n", p.Paint(console.Yellow, note)); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintln(w, "  next: "+r.next)
+	return err
+}
+
+func (c *statusCommand) ofSpread(r *report.Spread) printed {
 	state := console.Cell{Text: "Ready", Color: console.Green}
 	if !r.Ready {
 		state = console.Cell{Text: string(r.Reason), Color: console.Red}
@@ -199,28 +224,18 @@ func (c *statusCommand) printReport(r *report.Spread) error {
 			state = console.Cell{Text: "Unknown", Color: console.Yellow}
 		}
 	}
-	p := console.PaletteFor(c.out)
-	heading := []console.Cell{{Text: c.nameOf(r.Namespace, r.Name)}, {Text: r.Target}, {Text: r.Strategy}, {Text: report.Pods(r.Replicas, "asked for", "asked for")}, state}
-	if err := console.PrintTable(c.out, p, [][]console.Cell{heading}); err != nil {
-		return err
-	}
-	if err := console.PrintTable(c.out, p, c.subsetRows(r)); err != nil {
-		return err
-	}
+	is := printed{next: r.Next, tables: [][][]console.Cell{c.subsetRows(r)},
+		heading: []console.Cell{{Text: c.nameOf(r.Namespace, r.Name)}, {Text: r.Target}, {Text: r.Strategy}, {Text: report.Pods(r.Replicas, "asked for", "asked for")}, state}}
 	for _, of := range []struct {
 		n    int32
 		what string
 	}{{r.Pending, "pending"}, {r.Unplaced, "in no subset"}, {r.Adopted, "bound by others"}, {r.Surplus, "above quota"}} {
 		if of.n > 0 {
-			if _, err := fmt.Fprintf(c.out, "  %s\n", p.Paint(console.Yellow, report.Pods(of.n, of.what, of.what))); err != nil {
-				return err
-			}
+			is.notes = append(is.notes, report.Pods(of.n, of.what, of.what))
 		}
 	}
 	if r.Paused {
-		if _, err := fmt.Fprintln(c.out, "  "+p.Paint(console.Yellow, "paused: the descheduler moves none of its pods")); err != nil {
-			return err
-		}
+		is.notes = append(is.notes, "paused: the descheduler moves none of its pods")
 	}
 	if len(r.Moves) > 0 && c.output == console.AsWide {
 		rows := [][]console.Cell{{{Text: "  MOVED"}, {Text: "FROM"}, {Text: "TO"}, {Text: "REASON"}, {Text: "ROUND"}, {Text: "IN FLIGHT"}}}
@@ -233,12 +248,9 @@ func (c *statusCommand) printReport(r *report.Spread) error {
 			rows = append(rows, []console.Cell{{Text: "  " + duration.HumanDuration(now().Sub(m.Time.Time)) + " ago"}, {Text: cmp.Or(m.From, "-")}, {Text: cmp.Or(m.To, "-")}, {Text: m.Reason},
 				{Text: number(m.Round)}, {Text: cmp.Or(strings.Join(pods, " "), "-")}})
 		}
-		if err := console.PrintTable(c.out, p, rows); err != nil {
-			return err
-		}
+		is.tables = append(is.tables, rows)
 	}
-	_, err := fmt.Fprintln(c.out, "  next: "+r.Next)
-	return err
+	return is
 }
 
 func (c *statusCommand) subsetRows(r *report.Spread) [][]console.Cell {

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 
@@ -34,42 +33,36 @@ func listIfServed(ctx context.Context, cluster *console.Cluster, list client.Obj
 	return nil
 }
 
-func (c *statusCommand) printUnited(r *report.United) error {
-	state := stateCell(r.Ready, string(r.Reason))
-	p := console.PaletteFor(c.out)
-	heading := []console.Cell{{Text: c.nameOf(r.Namespace, r.Name)}, {Text: "UnitedDeployment"}, {Text: r.Strategy}, {Text: report.Pods(r.Replicas, "asked for", "asked for")}, state}
-	if err := console.PrintTable(c.out, p, [][]console.Cell{heading}); err != nil {
-		return err
+func (c *statusCommand) ofUnited(r *report.United) printed {
+	is := printed{next: r.Next, heading: []console.Cell{{Text: c.nameOf(r.Namespace, r.Name)}, {Text: "UnitedDeployment"}, {Text: r.Strategy}, {Text: report.Pods(r.Replicas, "asked for", "asked for")},
+		stateCell(r.Ready, string(r.Reason))}}
+	if len(r.Subsets) == 0 {
+		return is
 	}
-	if len(r.Subsets) > 0 {
-		rows := [][]console.Cell{{{Text: "  SUBSET"}, {Text: "READY"}, {Text: "REPLICAS"}, {Text: "RESERVED"}, {Text: "PARTITION"}, {Text: "SCHEDULABLE"}}}
-		elsewhere := slices.ContainsFunc(r.Subsets, func(s report.UnitedSubset) bool { return s.Cluster != "" })
+	rows := [][]console.Cell{{{Text: "  SUBSET"}, {Text: "READY"}, {Text: "REPLICAS"}, {Text: "RESERVED"}, {Text: "PARTITION"}, {Text: "SCHEDULABLE"}}}
+	elsewhere := slices.ContainsFunc(r.Subsets, func(s report.UnitedSubset) bool { return s.Cluster != "" })
+	if elsewhere {
+		rows[0] = append(rows[0], console.Cell{Text: "CLUSTER"})
+	}
+	if c.output == console.AsWide {
+		rows[0] = append(rows[0], console.Cell{Text: "MESSAGE"})
+	}
+	for _, s := range r.Subsets {
+		schedulable := console.Cell{Text: "yes"}
+		if !s.Schedulable {
+			schedulable = console.Cell{Text: "no", Color: console.Yellow}
+		}
+		row := []console.Cell{{Text: "  " + s.Name}, {Text: number(s.Ready)}, {Text: number(s.Replicas)}, {Text: number(s.Reserved)}, {Text: number(s.Partition)}, schedulable}
 		if elsewhere {
-			rows[0] = append(rows[0], console.Cell{Text: "CLUSTER"})
+			row = append(row, console.Cell{Text: cmp.Or(s.Cluster, "-")})
 		}
 		if c.output == console.AsWide {
-			rows[0] = append(rows[0], console.Cell{Text: "MESSAGE"})
+			row = append(row, console.Cell{Text: s.Message})
 		}
-		for _, s := range r.Subsets {
-			schedulable := console.Cell{Text: "yes"}
-			if !s.Schedulable {
-				schedulable = console.Cell{Text: "no", Color: console.Yellow}
-			}
-			row := []console.Cell{{Text: "  " + s.Name}, {Text: number(s.Ready)}, {Text: number(s.Replicas)}, {Text: number(s.Reserved)}, {Text: number(s.Partition)}, schedulable}
-			if elsewhere {
-				row = append(row, console.Cell{Text: cmp.Or(s.Cluster, "-")})
-			}
-			if c.output == console.AsWide {
-				row = append(row, console.Cell{Text: s.Message})
-			}
-			rows = append(rows, row)
-		}
-		if err := console.PrintTable(c.out, p, rows); err != nil {
-			return err
-		}
+		rows = append(rows, row)
 	}
-	_, err := fmt.Fprintln(c.out, "  next: "+r.Next)
-	return err
+	is.tables = [][][]console.Cell{rows}
+	return is
 }
 
 func number(n int32) string { return strconv.Itoa(int(n)) }
