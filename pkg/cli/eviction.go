@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -77,7 +76,7 @@ do not count as available, each with the reason. It evicts nothing.
 
 A pod that may restart for its latest spec counts as available again after a time that berth-controller measures. This command cannot know how long it has waited: the answer of the API server counts.`,
 		Example: "  kubectl berth eviction web-7c9d8-x2x4k",
-		Args:    cobra.ExactArgs(1),
+		Args:    cobra.RangeArgs(1, 2),
 		RunE:    console.OnCluster(flags, c.run),
 	}
 	c.output.AddTo(cmd.Flags())
@@ -86,7 +85,11 @@ A pod that may restart for its latest spec counts as available again after a tim
 
 func (c *evictionCommand) run(ctx context.Context, cluster *console.Cluster, args []string) error {
 	pod := &corev1.Pod{}
-	if err := cluster.Get(ctx, types.NamespacedName{Namespace: cluster.Namespace, Name: strings.TrimPrefix(args[0], "pod/")}, pod); err != nil {
+	name, err := console.PodName(args)
+	if err != nil {
+		return err
+	}
+	if err := cluster.Get(ctx, types.NamespacedName{Namespace: cluster.Namespace, Name: name}, pod); err != nil {
 		return err
 	}
 	r := EvictionReport{Namespace: pod.Namespace, Pod: pod.Name, Budgets: []BudgetCount{}}

@@ -3,8 +3,11 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -168,6 +171,18 @@ func NamesOfDivided(flags *Flags) cobra.CompletionFunc {
 		}
 		return names, directive
 	}
+}
+
+// PodName reads pod/NAME, pod NAME or NAME from the command line.
+func PodName(args []string) (string, error) {
+	kind, name, found := strings.Cut(strings.Join(args, "/"), "/")
+	switch {
+	case !found && kind != "":
+		return kind, nil
+	case slices.Contains([]string{"pod", "pods", "po"}, kind) && name != "" && !strings.Contains(name, "/"):
+		return name, nil
+	}
+	return "", errors.New("say which pod is meant as NAME, pod/NAME or pod NAME")
 }
 
 // PodNames completes pod/NAME on the command line.

@@ -95,3 +95,11 @@ func TestAForbiddenKindMayNotExist(t *testing.T) {
 		delete(answers, path)
 	}
 }
+
+func TestPodsAreNamedAsWithKubectl(t *testing.T) {
+	for args, want := range map[string]string{"web-1": "web-1", "pod/web-1": "web-1", "pod web-1": "web-1", "po/web-1": "web-1", "pods web-1": "web-1", "node/web-1": "", "pod/": "", "pod a/b": "", "a b": ""} {
+		if got, err := PodName(strings.Fields(args)); got != want || (err != nil) != (want == "") {
+			t.Errorf("%q: %q, %v", args, got, err)
+		}
+	}
+}

@@ -321,7 +321,7 @@ func newExplain(flags *console.Flags, streams genericiooptions.IOStreams) *cobra
 		Use:               console.Explain.Use,
 		Short:             console.Explain.Short,
 		Example:           "  kubectl berth explain pod/web-5d4f8-x2lkp",
-		Args:              cobra.ExactArgs(1),
+		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: console.PodNames(flags),
 		RunE:              console.OnCluster(flags, c.run),
 	}
@@ -330,9 +330,9 @@ func newExplain(flags *console.Flags, streams genericiooptions.IOStreams) *cobra
 }
 
 func (c *explainCommand) run(ctx context.Context, cluster *console.Cluster, args []string) error {
-	kind, name, found := strings.Cut(args[0], "/")
-	if !found || kind != "pod" && kind != "pods" && kind != "po" {
-		return fmt.Errorf("say which pod to explain as pod/NAME")
+	name, err := console.PodName(args)
+	if err != nil {
+		return err
 	}
 	pod := &corev1.Pod{}
 	if err := cluster.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, pod); err != nil {

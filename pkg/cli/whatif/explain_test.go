@@ -230,7 +230,7 @@ func TestExplain(t *testing.T) {
 		}
 	})
 	t.Run("a name that is none", func(t *testing.T) {
-		err := (&explainCommand{out: &bytes.Buffer{}}).run(context.Background(), nil, []string{"web-1"})
+		err := (&explainCommand{out: &bytes.Buffer{}}).run(context.Background(), nil, []string{"node/web-1"})
 		if err == nil || !strings.Contains(err.Error(), "pod/NAME") {
 			t.Errorf("got %v", err)
 		}
