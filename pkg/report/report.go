@@ -123,7 +123,7 @@ func Of(spread *v1beta1.WorkloadSpread, now time.Time) Spread {
 		r.Subsets = append(r.Subsets, of)
 	}
 	for i := len(r.Subsets) - 1; i >= 0; i-- {
-		if r.CouldTake(i) > 0 {
+		if r.couldTake(i) > 0 {
 			r.Subsets[i].Wait = Waits(spread, policy, i, time.Time{}, now)
 			r.Wait = r.Subsets[i].Wait
 		}
@@ -132,8 +132,8 @@ func Of(spread *v1beta1.WorkloadSpread, now time.Time) Spread {
 	return r
 }
 
-// CouldTake is how many pods of other subsets could be in this one: it has fewer than it should hold, and others have more.
-func (r *Spread) CouldTake(subset int) int32 {
+// couldTake is how many pods of other subsets could be in this one: it has fewer than it should hold, and others have more.
+func (r *Spread) couldTake(subset int) int32 {
 	return max(min(r.Subsets[subset].Target-r.Subsets[subset].Pods, r.podsAbove()), 0)
 }
 
@@ -183,7 +183,7 @@ func nextStep(r *Spread, policy *subset.Policy, byOrdinal bool) string {
 					Pods(r.Pending, "is pending", "are pending"), in.Name)
 			case adaptive && policy.BindsEarly():
 				return fmt.Sprintf("%s: those with the patch of %s wait for a node there; after %s %s replaces them, for another subset",
-					Pods(r.Pending, "is pending", "are pending"), in.Name, policy.Adaptive.Wait, r.Descheduler("EvictUnschedulableSubsetPods"))
+					Pods(r.Pending, "is pending", "are pending"), in.Name, policy.Adaptive.Wait, r.descheduler("EvictUnschedulableSubsetPods"))
 			case adaptive && r.ByTarget:
 				return Pods(r.Pending, "is pending", "are pending") + ": no subset has a node for them; they are bound as soon as one has"
 			case adaptive:
@@ -202,12 +202,12 @@ func nextStep(r *Spread, policy *subset.Policy, byOrdinal bool) string {
 	case r.Pending > 0:
 		return Pods(r.Pending, "is", "are") + " on the way to a node"
 	case r.Surplus > 0:
-		return Pods(r.Surplus, "is", "are") + " above quota: deleted first when the workload is scaled down, or moved by " + r.Descheduler("EnforceSubsetMaxReplicas")
+		return Pods(r.Surplus, "is", "are") + " above quota: deleted first when the workload is scaled down, or moved by " + r.descheduler("EnforceSubsetMaxReplicas")
 	case r.Unplaced > 0:
 		return Pods(r.Unplaced, "runs", "run") + " in no subset: deleted first when the workload is scaled down"
 	}
 	for i := range r.Subsets {
-		if pods := r.CouldTake(i); pods > 0 {
+		if pods := r.couldTake(i); pods > 0 {
 			others := "later"
 			if r.ByTarget || byOrdinal {
 				others = "other"
@@ -222,8 +222,8 @@ func nextStep(r *Spread, policy *subset.Policy, byOrdinal bool) string {
 	return "nothing: every pod is where it belongs"
 }
 
-// Descheduler names a strategy that moves pods of the spread, and says if it does not do so now because the spread is paused.
-func (r *Spread) Descheduler(strategy string) string {
+// descheduler names a strategy that moves pods of the spread, and says if it does not do so now because the spread is paused.
+func (r *Spread) descheduler(strategy string) string {
 	if r.Paused {
 		return "the descheduler's " + strategy + " (paused)"
 	}

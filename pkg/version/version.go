@@ -63,14 +63,6 @@ func OfTag(text string) (release, line string) {
 	return parts[1], cmp.Or(parts[2], Lines[0])
 }
 
-// Tag is the tag of the images of a release and a line. That of the first line has no suffix.
-func Tag(release, line string) string {
-	if line == Lines[0] {
-		return release
-	}
-	return release + "-k8s" + line
-}
-
 // Supported are the API servers that some line runs with, in words.
 func Supported() string {
 	var all []string

@@ -55,8 +55,5 @@ func TestOfTag(t *testing.T) {
 		if got := [2]string{release, line}; got != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
-		if release != "" && Tag(release, line) != text {
-			t.Errorf("%s is read as %s and %s, of which the tag is %s", text, release, line, Tag(release, line))
-		}
 	}
 }
