@@ -24,7 +24,7 @@ func (p *Policy) Next(pods []Pod) []Pod {
 	old := 0
 	var waiting []Pod
 	for _, pod := range pods {
-		if pod.Updated || pod.DeletionTimestamp != nil {
+		if pod.Updated || pod.Over || pod.DeletionTimestamp != nil {
 			continue
 		}
 		old++

@@ -14,13 +14,13 @@ import (
 const oneContainer = "selector: {matchLabels: {app: x}}, containers: [{name: log, image: i}]"
 
 // podsOf makes pods named 0, 1, 2 and so on, the oldest first: "r" is ready, "n" is not, "R" and "N" are the same with the latest version, "u" is ready and about to
-// restart, "U" the same with the latest version, "S" is new, has the latest version and is not ready for reasons of its own, "O" was updated and its sidecar has ended, "x" cannot be updated, and "E" is about to end with the latest version.
+// restart, "U" the same with the latest version, "S" is new, has the latest version and is not ready for reasons of its own, "O" was updated and its sidecar has ended, "o" the same with an older version, "x" cannot be updated, and "E" is about to end with the latest version.
 func podsOf(states string) (pods []Pod) {
 	for i, state := range states {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i), CreationTimestamp: metav1.NewTime(now.Add(time.Duration(i) * time.Second)), Labels: map[string]string{}}}
 		pod.Spec.NodeName, pod.Status.Phase = "node", corev1.PodRunning
-		p := Pod{Pod: pod, Ready: !strings.ContainsRune("nNSO", state), Settled: !strings.ContainsRune("uU", state), Updated: strings.ContainsRune("RNUESO", state)}
-		p.Failing, p.Touched, p.Over = state == 'N', state == 'O', state == 'O'
+		p := Pod{Pod: pod, Ready: !strings.ContainsRune("nNSOo", state), Settled: !strings.ContainsRune("uU", state), Updated: strings.ContainsRune("RNUESO", state)}
+		p.Failing, p.Touched, p.Over = state == 'N', state == 'O', state == 'O' || state == 'o'
 		if state == 'x' {
 			p.Why = "something"
 		}
@@ -47,6 +47,7 @@ func TestNext(t *testing.T) {
 		"none while the last one is not ready":          {"{}", "rrN", ""},
 		"also while a new one starts":                   {"{}", "rrS", "1"},
 		"also while a pod of a Job comes to its end":    {"{}", "rrO", "1"},
+		"none of which a sidecar has ended":             {"{maxUnavailable: 10}", "ror", "2 0"},
 		"none while the last one is about to restart":   {"{}", "rrU", ""},
 		"none while an earlier update is about to act":  {"{}", "rru", "2"},
 		"all that are not ready, in addition":           {"{}", "nrn", "2 0 1"},

@@ -30,7 +30,7 @@ type Pod struct {
 	Ready bool
 	// Failing is true if a sidecar has a status and is not ready.
 	Failing bool
-	// Over is true if a sidecar has ended and does not start again, as in a pod of a Job. The pod waits for its other containers to end.
+	// Over is true if a sidecar has ended and does not start again, as in a pod of a Job. The pod waits for its other containers to end, and is not updated any more.
 	Over bool
 	// Changed is true if a sidecar has another image than the set has given, because others have changed it.
 	Changed bool
@@ -68,9 +68,7 @@ func (p *Policy) Observe(pod *corev1.Pod, now time.Time) (Pod, bool) {
 		for _, name := range podNames(c) {
 			status := statusOf(pod, name)
 			is.Failing = is.Failing || status != nil && !status.Ready
-			if status != nil && endedForGood(pod, name, status) {
-				is.Over, is.Why = true, fmt.Sprintf("its container %s has ended and does not start again", name)
-			}
+			is.Over = is.Over || status != nil && endedForGood(pod, name, status)
 		}
 	}
 	if p.restarted(pod, &state, now) {

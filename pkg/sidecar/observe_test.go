@@ -26,8 +26,8 @@ func TestASidecarThatHasEnded(t *testing.T) {
 		inject(pod, p)
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "log", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: tc.exit}}}}
 		is, _ := p.Observe(pod, now)
-		if is.Over != tc.over || (is.Why != "") != tc.over || is.Out() == tc.over {
-			t.Errorf("%s: over %v, why %q, out %v", name, is.Over, is.Why, is.Out())
+		if is.Over != tc.over || is.Out() == tc.over {
+			t.Errorf("%s: over %v, out %v", name, is.Over, is.Out())
 		}
 	}
 }

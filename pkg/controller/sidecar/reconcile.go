@@ -428,7 +428,7 @@ func (f *found) count(status *v1beta1.SidecarSetStatus) {
 			if pod.Ready {
 				status.UpdatedReadyPods++
 			}
-		case pod.Why != "":
+		case pod.Why != "" && !pod.Over:
 			status.NotUpdatablePods++
 		}
 	}
@@ -448,7 +448,7 @@ func (f *found) condition(policy *model.Policy, m *memory) metav1.Condition {
 			continue
 		}
 		total++
-		due := !pod.Updated && policy.UpdateSelector.Matches(labels.Set(pod.Labels))
+		due := !pod.Updated && !pod.Over && policy.UpdateSelector.Matches(labels.Set(pod.Labels))
 		switch name := pod.Namespace + "/" + pod.Name; {
 		case pod.Updated && pod.Available():
 			updated++
@@ -457,7 +457,7 @@ func (f *found) condition(policy *model.Policy, m *memory) metav1.Condition {
 		case due && pod.Why != "":
 			stuck = append(stuck, fmt.Sprintf("%s: %s", name, pod.Why))
 		}
-		if !pod.Updated {
+		if !pod.Updated && !pod.Over {
 			old++
 		}
 		if due {
