@@ -110,10 +110,11 @@ func (r *round) siteOf(name string, c *Cluster) *site {
 	if s.status.Identity = before.Identity; c != nil {
 		s.as, s.status.Identity = c.Name, cmp.Or(c.Identity, before.Identity)
 	}
-	refuses, wasLost := c != nil && s.away && c.Lives, before.State == v1beta1.ClusterLost
-	wasAway := before.State == v1beta1.ClusterUnreachable || before.State == v1beta1.ClusterUnknown || wasLost
+	refuses, refused := c != nil && s.away && c.Lives, before.State == v1beta1.ClusterRefusing
+	wasLost := before.State == v1beta1.ClusterLost
+	wasAway := before.State == v1beta1.ClusterUnreachable || before.State == v1beta1.ClusterUnknown || wasLost || refused
 	switch {
-	case before.Name != "" && (wasAway && s.away && (wasLost || !refuses) || before.State == v1beta1.ClusterRefusing && refuses || !wasAway && !s.away):
+	case before.Name != "" && wasAway == s.away && (refuses == refused || wasLost):
 		s.status.Since = before.Since
 	case s.away && s.exists && !c.Since.IsZero():
 		s.status.Since = metav1.NewTime(c.Since)
