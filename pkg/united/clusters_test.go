@@ -127,7 +127,7 @@ func TestTheSchedulerSaysNothingOfOtherClusters(t *testing.T) {
 // TestAClusterThatGetsAnotherNameKeepsItsChildren, whether targetCluster follows or not.
 func TestAClusterThatGetsAnotherNameKeepsItsChildren(t *testing.T) {
 	for _, target := range []string{"m", "d"} {
-		p, now := inClusters(true), time.Unix(10_000, 0)
+		p, now := inClusters(false), time.Unix(10_000, 0)
 		observe := func(name string, status *v1beta1.UnitedDeploymentStatus) Plan {
 			children := having(p, 5, 5)
 			children[0].Cluster = name
