@@ -14,7 +14,7 @@ import (
 // Metrics of a hub, on the endpoint of the controller that leads. Those of FederatedReplicaSets are from their last status.
 var (
 	memberDesc = prometheus.NewDesc("berth_federation_member_state",
-		"1 for the state that a member of the federation has, and 0 for all others: Ready, Connecting, Unreachable, Unauthorized, UnsupportedVersion, BadCredentials.", []string{"member", "state"}, nil)
+		"1 for the state that a member of the federation has, and 0 for all others: Ready, Connecting, Unreachable, Unauthorized, UnsupportedVersion, Duplicate, BadCredentials.", []string{"member", "state"}, nil)
 	replicasDesc = prometheus.NewDesc("berth_federatedreplicaset_replicas",
 		"Replicas that a cluster is asked for.", []string{"namespace", "federatedreplicaset", "cluster"}, nil)
 	availableDesc = prometheus.NewDesc("berth_federatedreplicaset_available_replicas",
@@ -22,7 +22,7 @@ var (
 	capacityDesc = prometheus.NewDesc("berth_federatedreplicaset_capacity",
 		"Replicas that a cluster has room for; -1 if nothing is known to limit it.", []string{"namespace", "federatedreplicaset", "cluster"}, nil)
 	clustersDesc = prometheus.NewDesc("berth_federatedreplicaset_clusters",
-		"Clusters of a FederatedReplicaSet by state: Ready, Full, NameTaken, Unreachable, Lost, Returned, Leaving.", []string{"namespace", "federatedreplicaset", "state"}, nil)
+		"Clusters of a FederatedReplicaSet by state: Ready, Full, NameTaken, Unreachable, Refusing, Lost, Returned, Leaving.", []string{"namespace", "federatedreplicaset", "state"}, nil)
 	mayExceedDesc = prometheus.NewDesc("berth_federatedreplicaset_may_exceed_by",
 		"Replicas that may run above the total, because a cluster does not answer.", []string{"namespace", "federatedreplicaset"}, nil)
 	placedDesc = prometheus.NewDesc("berth_federatedreplicaset_placed",
