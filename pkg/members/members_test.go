@@ -265,6 +265,19 @@ func sessionWith(t *testing.T, handler http.HandlerFunc) *session {
 	return s
 }
 
+// TestAReportOfRoomIsNoNewState, and no event.
+func TestAReportOfRoomIsNoNewState(t *testing.T) {
+	recorder := events.NewFakeRecorder(10)
+	s := &Set{events: recorder}
+	tell := s.tellerOf(&inventory.ClusterProfile{ObjectMeta: metav1.ObjectMeta{Namespace: DefaultNamespace, Name: "m"}})
+	for _, state := range []State{Ready, Ready, Unreachable, Ready} {
+		tell(Status{Name: "m", State: state}, Change{Member: "m"})
+	}
+	if n := len(recorder.Events); n != 3 {
+		t.Errorf("%d events", n)
+	}
+}
+
 func TestARedirectIsNotFollowed(t *testing.T) {
 	called := false
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))

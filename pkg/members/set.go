@@ -437,8 +437,10 @@ func (s *Set) tellerOf(profile *inventory.ClusterProfile) func(Status, Change) {
 	regarding := &corev1.ObjectReference{
 		APIVersion: inventory.GroupVersion.String(), Kind: "ClusterProfile", Namespace: profile.Namespace, Name: profile.Name, UID: profile.UID,
 	}
+	var told State // the link calls with changes of its state one after the other
 	return func(status Status, change Change) {
-		if change.Workload == (types.NamespacedName{}) {
+		if change.Workload == (types.NamespacedName{}) && told != status.State {
+			told = status.State
 			if status.State == Ready {
 				s.events.Eventf(regarding, nil, corev1.EventTypeNormal, string(Ready), "Connect", "%s", "the hub is connected, Kubernetes "+status.Version)
 			} else {
