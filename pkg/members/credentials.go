@@ -2,12 +2,16 @@ package members
 
 import (
 	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"net/http"
 	"net/url"
 	"reflect"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -82,6 +86,27 @@ func fromSecret(secret string, kubeconfig []byte) (*rest.Config, error) {
 		return nil, badCredentials("%s has certificates or keys that do not parse: correct them: %w", where, err)
 	}
 	return result, nil
+}
+
+// expiryOf is when credentials end: a token of a service account, or a client certificate. Zero if they do not say.
+func expiryOf(config *rest.Config) time.Time {
+	if config == nil {
+		return time.Time{}
+	}
+	if parts := strings.Split(config.BearerToken, "."); len(parts) == 3 {
+		var content struct {
+			Expires int64 `json:"exp"`
+		}
+		if text, err := base64.RawURLEncoding.DecodeString(parts[1]); err == nil && json.Unmarshal(text, &content) == nil && content.Expires > 0 {
+			return time.Unix(content.Expires, 0)
+		}
+	}
+	if block, _ := pem.Decode(config.CertData); block != nil {
+		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil {
+			return certificate.NotAfter
+		}
+	}
+	return time.Time{}
 }
 
 // notData names the fields that are set and are no data, or returns "".

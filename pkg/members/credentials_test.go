@@ -1,11 +1,15 @@
 package members
 
 import (
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
 	inventory "sigs.k8s.io/cluster-inventory-api/apis/v1alpha1"
@@ -121,6 +125,33 @@ func TestAProfileChoosesAmongTheCommandsOfTheHub(t *testing.T) {
 			var known *problem
 			if !errors.As(err, &known) || known.state != BadCredentials || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// TestTheHubWarnsOnceBeforeCredentialsEnd, if they say when they do.
+func TestTheHubWarnsOnceBeforeCredentialsEnd(t *testing.T) {
+	token := func(claims string) string {
+		return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
+	}
+	for name, tc := range map[string]struct {
+		token    string
+		warnings int
+	}{
+		"it ends tomorrow":      {token(fmt.Sprintf(`{"exp":%d}`, time.Now().Add(24*time.Hour).Unix())), 1},
+		"it ends in a month":    {token(fmt.Sprintf(`{"exp":%d}`, time.Now().Add(720*time.Hour).Unix())), 0},
+		"it does not end":       {token(`{}`), 0},
+		"it is no such token":   {"a.b", 0},
+		"its claims are broken": {"a.!.c", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var warnings []string
+			l := &link{status: Status{Name: "m"}, expires: expiryOf(&rest.Config{BearerToken: tc.token}), warn: func(_, message string) { warnings = append(warnings, message) }}
+			l.warnOfExpiry()
+			l.warnOfExpiry()
+			if len(warnings) != tc.warnings {
+				t.Errorf("got %v", warnings)
 			}
 		})
 	}

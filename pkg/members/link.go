@@ -68,6 +68,11 @@ type link struct {
 	// changed is called with every change of the state, and with changes in the member while it is ready. It must not block.
 	changed func(Status, Change)
 
+	// warn tells the operator of the hub, and expires is when the credentials end, or zero. Once they end within expiryNotice, warned is true. Only the link's goroutine uses them.
+	warn    func(reason, message string)
+	expires time.Time
+	warned  bool
+
 	cancel context.CancelFunc
 	done   chan struct{} // closed when nothing of it is left
 
@@ -158,6 +163,18 @@ func (l *link) leave() {
 	if l.status.State == Ready {
 		l.status.State, l.status.Since, l.status.Seen = Connecting, time.Now(), time.Time{}
 	}
+}
+
+// expiryNotice is how long before the end of credentials the hub warns.
+const expiryNotice = 72 * time.Hour
+
+// warnOfExpiry warns once if the credentials end soon. When they have ended, nobody can scale what runs in the member.
+func (l *link) warnOfExpiry() {
+	if l.warned || l.expires.IsZero() || time.Until(l.expires) > expiryNotice {
+		return
+	}
+	l.warned = true
+	l.warn("CredentialsEnd", fmt.Sprintf("the credentials for member %s end at %s: renew them before", l.status.Name, l.expires.UTC().Format(time.RFC3339)))
 }
 
 // label takes the labels of the member's ClusterProfile. It is false if they have not changed.
@@ -318,6 +335,7 @@ func (s *session) run() error {
 		return err
 	}
 	s.link.arrive(s, version)
+	s.link.warnOfExpiry()
 	s.askForRoom()
 	ticker := time.NewTicker(s.link.options.ProbeInterval)
 	defer ticker.Stop()
@@ -333,6 +351,7 @@ func (s *session) run() error {
 			if err := s.checkAge(); err != nil {
 				return err
 			}
+			s.link.warnOfExpiry()
 			s.askForRoom()
 		} else if err := s.probe(); err != nil { // one lost packet is no reason to build a cache again
 			return err

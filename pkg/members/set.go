@@ -399,6 +399,9 @@ func (s *Set) replace(profile *inventory.ClusterProfile, next *link, invalid err
 	}
 	next.claim = s.claim(next, profileAge{profile.CreationTimestamp.Time, profile.Name})
 	next.changed = s.tellerOf(profile)
+	next.expires, next.warn = expiryOf(next.config), func(reason, message string) {
+		s.events.Eventf(referenceTo(profile), nil, corev1.EventTypeWarning, reason, "Connect", "%s", message)
+	}
 	var ctx context.Context
 	ctx, next.cancel = context.WithCancel(s.ctx)
 	s.links[profile.Name] = next
@@ -432,11 +435,15 @@ func (s *Set) remove(name string) {
 	}
 }
 
-// tellerOf returns what tells everybody of changes in a member. An event of its ClusterProfile shows each new state.
-func (s *Set) tellerOf(profile *inventory.ClusterProfile) func(Status, Change) {
-	regarding := &corev1.ObjectReference{
+func referenceTo(profile *inventory.ClusterProfile) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
 		APIVersion: inventory.GroupVersion.String(), Kind: "ClusterProfile", Namespace: profile.Namespace, Name: profile.Name, UID: profile.UID,
 	}
+}
+
+// tellerOf returns what tells everybody of changes in a member. An event of its ClusterProfile shows each new state.
+func (s *Set) tellerOf(profile *inventory.ClusterProfile) func(Status, Change) {
+	regarding := referenceTo(profile)
 	var told State // the link calls with changes of its state one after the other
 	return func(status Status, change Change) {
 		if change.Workload == (types.NamespacedName{}) && told != status.State {
