@@ -24,6 +24,8 @@ const (
 	// After an error a FederatedReplicaSet is tried again with exponential backoff from firstRetry up to lastRetry.
 	firstRetry = 200 * time.Millisecond
 	lastRetry  = time.Minute
+	// reconcileTimeout is how long a FederatedReplicaSet may occupy a worker.
+	reconcileTimeout = 30 * time.Second
 )
 
 var replicaSetKind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
@@ -51,6 +53,7 @@ func Setup(mgr ctrl.Manager, set *members.Set, opts Options) error {
 		MaxConcurrentReconciles: turns.Workers,
 		NewQueue:                turns.NewQueue(turns.OfNamespace),
 		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+		ReconciliationTimeout:   reconcileTimeout,
 	})
 	if err != nil {
 		return fmt.Errorf("making the controller: %w", err)
