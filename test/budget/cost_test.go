@@ -2,6 +2,7 @@ package budget
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -10,9 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -229,3 +233,74 @@ func TestNobodyIsAskedAboutWhatAKubeletWrites(t *testing.T) {
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// TestAnAllowedDeletionBesideTheRequestsThatItNeeds compares, in turn, one write of the budget's status, all requests that an allowed deletion makes, by themselves and in the same order, and the
+// deletion. The difference between the last two is what the webhook takes itself. It only logs them, because they depend on the machine.
+func TestAnAllowedDeletionBesideTheRequestsThatItNeeds(t *testing.T) {
+	harness.Long(t)
+	const times = 40
+	namespace := web(t, 50, "maxUnavailable: 90%")
+	noReplacements(t)
+	config := rest.CopyConfig(the.Sandbox.RESTConfig())
+	config.DisableCompression = true // as the webhook does
+	plain, err := client.New(config, client.Options{Scheme: berth.scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// write is one write of the status, which the controller corrects afterwards.
+	write := func(pub *v1beta1.PodUnavailableBudget) error {
+		pub.Status.UnavailablePods = map[string]metav1.Time{"test": metav1.Unix(int64(len(pub.Status.UnavailablePods)), 0)}
+		return plain.Status().Update(t.Context(), pub)
+	}
+	all := pods(t, namespace)
+	replicaSet := metav1.GetControllerOf(&all[0]).Name
+	requests := func(pub *v1beta1.PodUnavailableBudget, revision string) error {
+		reading, ctx := errgroup.WithContext(t.Context())
+		reading.Go(func() error {
+			options := &client.ListOptions{Namespace: namespace, Raw: &metav1.ListOptions{ResourceVersion: "0"}}
+			return plain.List(ctx, &v1beta1.PodUnavailableBudgetList{}, options)
+		})
+		options := &client.ListOptions{Namespace: namespace, LabelSelector: labels.SelectorFromSet(labels.Set{"app": "web"}),
+			Raw: &metav1.ListOptions{ResourceVersion: revision, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}}
+		return errors.Join(plain.List(ctx, &corev1.PodList{}, options),
+			plain.Get(ctx, types.NamespacedName{Namespace: namespace, Name: replicaSet}, &appsv1.ReplicaSet{}),
+			plain.Get(ctx, types.NamespacedName{Namespace: namespace, Name: "web"}, &appsv1.Deployment{}),
+			reading.Wait(), write(pub))
+	}
+	took := map[string][]time.Duration{}
+	settled := func() *v1beta1.PodUnavailableBudget {
+		var pub *v1beta1.PodUnavailableBudget
+		waitFor(t, "everything to be over", func(ctx context.Context) (_ string, err error) {
+			pub, err = read(ctx, namespace)
+			_, mine := pub.Status.UnavailablePods["test"]
+			return map[bool]string{true: "the status is not corrected"}[mine || len(pub.Status.Ledger) > 0], err
+		})
+		return pub
+	}
+	measure := func(what string, do func() error) {
+		began := time.Now()
+		if err := do(); err == nil {
+			took[what] = append(took[what], time.Since(began))
+		} else if !apierrors.IsConflict(err) { // the controller was faster
+			t.Fatal(err)
+		}
+	}
+	reads := berth.calls.reads.Load()
+	for i := range times {
+		pub := settled()
+		measure("one write", func() error { return write(pub) })
+		pub = settled()
+		measure("the requests", func() error { return requests(pub, all[i].ResourceVersion) })
+		settled()
+		berth.set(func(i *installation) { i.latencies = nil })
+		expectAllowed(t, "a deletion", remove(t.Context(), &all[i]))
+		berth.set(func(i *installation) { took["the deletion"] = append(took["the deletion"], i.latencies[0]) })
+	}
+	t.Logf("%.1f reads for each deletion", float64(berth.calls.reads.Load()-reads)/times)
+	for _, what := range []string{"one write", "the requests", "the deletion"} {
+		slices.Sort(took[what])
+		if n := len(took[what]); n > 0 {
+			t.Logf("%s: p50 %.1f ms, p90 %.1f ms of %d", what, ms(took[what][n/2]), ms(took[what][n*9/10]), n)
+		}
+	}
+}
