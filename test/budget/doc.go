@@ -27,7 +27,7 @@
 //	21  updaters that make pods unready first             TestUpdatesInPlaceTakeTheirTurns, TestNoStormOfUpdatesInPlaceTakesMoreThanTheBudget
 //	22  who else writes the status of pods                TestWhoMayWriteThatAPodIsNotReady, TestAPodOfALostNodeCountsAsUnavailable
 //	23  what users of OpenKruise do to pods               TestALabelTakesAPodOutOfService, TestWhoExemptsAPodIsLetThrough
-//	24  what an operation costs                           TestWhatAnOperationCosts, TestUnderLoadAnAnswerCostsAtMostOneRead
+//	24  what an operation costs                           TestWhatAnOperationCosts, TestUnderLoadAnAnswerCostsAtMostOneRead, TestAnAllowedDeletionBesideTheRequestsThatItNeeds
 //
 // Without -long, the cases that depend on Kubernetes timeouts run with shorter timeouts.
 package budget

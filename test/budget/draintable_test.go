@@ -294,7 +294,7 @@ func (c *drainCase) run(t *testing.T, crashes bool) {
 		c.mustEnd(t, namespace, desired, whole, bad)
 		return
 	}
-	out, err := drain(t, 3*time.Second, whole)
+	out, err := drain(t, 6*time.Second, whole)
 	if err == nil {
 		t.Fatalf("the drain ended, and must wait: %s", out)
 	}
