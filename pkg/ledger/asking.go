@@ -39,12 +39,6 @@ func (ev PodAsks) apply(l *Ledger) {
 		l.startCycle(e)
 		e.tried = tried
 		answer = l.admit(e, candidate, closed)
-		if claim := e.index(); answer.Decision == nil && claim != subset.None && e.gang != nil && !e.gang.isSettled() {
-			// The gang's own claims kept it from other subsets.
-			l.disperse(e.gang, subset.Mask(0).With(claim), false)
-			ev.apply(l)
-			return
-		}
 	} else {
 		l.startCycle(e)
 	}
@@ -84,11 +78,6 @@ func (l *Ledger) held(e *entry) Answer {
 		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: fmt.Sprintf("waiting for the pods of the %s that was deleted before to end", a.workload)}
 	case l.awaitsOrdinals(e) && !l.lateForNews(e):
 		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: fmt.Sprintf("waiting to read which ordinals %s gives to its pods", a.workload)}
-	case e.gang.isBackingOff(l.now) && !e.gang.hasNodes():
-		l.wakeAt(e, e.gang.backoffUntil)
-		answer := l.describe(e, v1beta1.ReasonNoNodeFits)
-		answer.Message = fmt.Sprintf("pod group %q found no nodes for all of its pods and is tried again soon", e.gang.key.group)
-		return answer
 	}
 	return Answer{}
 }
@@ -109,7 +98,7 @@ func (l *Ledger) startCycle(e *entry) {
 func (l *Ledger) candidate(e *entry) subset.Candidate {
 	a := e.account
 	admitted := subset.AdmittedOf(e.pod)
-	c := a.policy.At(&a.plan, e.position(), subset.Candidate{Holds: e.holds(), Lent: e.lent, Gang: e.gang.seen()})
+	c := a.policy.At(&a.plan, e.position(), subset.Candidate{Holds: e.holds(), Lent: e.lent})
 	if c.Within, c.Admitted = a.policy.AdmittedTo(admitted, a.active().Name); c.Admitted {
 		c.Lent = admitted.Lent
 	}
@@ -158,9 +147,6 @@ func (l *Ledger) checkSubsets(e *entry, candidate subset.Candidate, results *Che
 			return tried, closed, nil
 		}
 		seen = seen.With(i)
-		if e.gang != nil && tried.Has(i) {
-			continue // that its own pods have left the subset changes nothing
-		}
 		result := Feasible
 		if a.policy.Adaptive.Simulate || l.now.Before(a.skipUntil[i]) {
 			if result = results.at(a.policy, i); result == NotChecked {
@@ -191,10 +177,7 @@ func (l *Ledger) admit(e *entry, candidate subset.Candidate, closed subset.Mask)
 		candidate.Closed, preempts = ^subset.Mask(0).With(e.index()), true
 	}
 	verdict := a.policy.Admit(&a.plan, kept, candidate)
-	if verdict.Reason == v1beta1.ReasonNoNodeFits && e.gang.hasNodes() {
-		e.gang.stuck = e.gang.stuck.With(candidate.Gang.In)
-	}
-	if verdict.Reason == v1beta1.ReasonNoNodeFits && l.mayPreempt(e.pod) && !l.gangMayGoOn(e, candidate) {
+	if verdict.Reason == v1beta1.ReasonNoNodeFits && l.mayPreempt(e.pod) {
 		// Every subset has refused the pod. Now it may preempt, in the order of the subsets.
 		candidate.Closed, candidate.Prefers = e.preempted, 0
 		verdict = a.policy.Admit(&a.plan, kept, candidate)
@@ -222,7 +205,6 @@ func (l *Ledger) admit(e *entry, candidate subset.Candidate, closed subset.Mask)
 		l.wakeNext(a, e.scope)
 		l.wakeExhausted(a, e.scope, freed)
 	}
-	l.claimForAll(e, d.Name())
 	return Answer{Decision: d}
 }
 
@@ -242,7 +224,7 @@ func (l *Ledger) nominatedTo(e *entry) (mask subset.Mask) {
 
 // preemptsFirst is true for a pod that preempts in each subset before it goes on to the next.
 func (l *Ledger) preemptsFirst(e *entry) bool {
-	return e.policy().Adaptive.PreemptsFirst && e.gang == nil && e.account.isAdaptive() && l.mayPreempt(e.pod)
+	return e.policy().Adaptive.PreemptsFirst && e.account.isAdaptive() && l.mayPreempt(e.pod)
 }
 
 // mayPreempt is false for a pod that can have no victims.
@@ -342,17 +324,11 @@ func (ev NoNodeFound) apply(l *Ledger) {
 		l.effects.Next = Stay
 		return
 	}
-	if e.gang.hasNodes() {
-		e.gang.stuck = e.gang.stuck.With(d.Subset) // the gang must not be divided; when the others give back their nodes, all of it goes on
-		e.stays, l.effects.Next = true, Stay
-		return
-	}
 	if !d.Policy.Adaptive.Simulate && !skipped {
 		a.skipUntil[d.Subset] = l.now.Add(d.Policy.Adaptive.Skip)
 	}
 	e.tried = e.tried.With(d.Subset)
 	l.tryNext(e, d)
-	l.disperse(e.gang, subset.Mask(0).With(d.Subset), d.fresh)
 	l.effects.Next = GoOn
 }
 
@@ -379,7 +355,6 @@ func (ev Preempted) apply(l *Ledger) {
 	if !ev.Nominated {
 		e.tried, e.preempted = e.tried.With(d.Subset), e.preempted.With(d.Subset)
 		l.tryNext(e, d)
-		l.disperse(e.gang, subset.Mask(0).With(d.Subset), d.fresh)
 	}
 }
 

@@ -23,7 +23,6 @@ func (ev NodeFound) apply(l *Ledger) {
 		l.wakeNext(a, e.scope) // it was woken in the middle of this cycle, and takes no other slot
 	}
 	l.passProbe(probed)
-	l.endBackoff(e.gang)
 	l.wakeUnplaced(a, e.scope, e.holds())
 	a.announced = a.announced && !a.nobodyWaits()
 	l.effects.OK = true
@@ -39,14 +38,8 @@ func (l *Ledger) stillHolds(e *entry, d *Decision) bool {
 
 func (ev NodeLost) apply(l *Ledger) {
 	e := l.pods[ev.UID]
-	if e == nil || e.stage != Reserved {
-		return
-	}
-	l.nodeFailed(e)
-	if g := e.gang; g != nil && !g.hasNodes() {
-		stuck := g.stuck
-		g.stuck = 0
-		l.disperse(g, stuck, false)
+	if e != nil && e.stage == Reserved {
+		l.nodeFailed(e)
 	}
 }
 
@@ -60,7 +53,7 @@ const (
 // nodeFailed is for a pod that cannot be bound to the node that it has found. The scheduler tries it again by itself.
 func (l *Ledger) nodeFailed(e *entry) {
 	l.claimAgain(e)
-	if e.stage != Claimed || e.gang != nil || e.index() == subset.None || l.isFixed(e) {
+	if e.stage != Claimed || e.index() == subset.None || l.isFixed(e) {
 		return
 	}
 	if e.failing.in != e.slot {
@@ -106,7 +99,6 @@ func (ev BindSent) apply(l *Ledger) {
 func (ev BindRefused) apply(l *Ledger) {
 	if e := l.pods[ev.UID]; e != nil && e.stage == Binding {
 		l.nodeFailed(e)
-		l.unstick(e.gang)
 	}
 }
 
@@ -133,7 +125,6 @@ func (ev BindDisproved) apply(l *Ledger) {
 	rest := slices.DeleteFunc(slices.Clone(e.uncertain), func(d uncertainBind) bool { return !ev.ReadAt.Before(d.until) })
 	freed := l.setSlots(e, e.slot, rest)
 	if e.account != nil {
-		l.unstick(e.gang)
 		l.wakeNext(e.account, e.scope)
 		l.wakeExhausted(e.account, e.scope, freed)
 	}

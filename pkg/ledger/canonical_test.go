@@ -46,9 +46,6 @@ func canonical(l *Ledger, now time.Time) string {
 		if e.record != nil {
 			fmt.Fprintf(&b, " record %v", *e.record)
 		}
-		if e.gang != nil {
-			fmt.Fprintf(&b, " gang %v", e.gang.key)
-		}
 		if s := e.search; s != nil {
 			rank, _ := slices.BinarySearch(orders, s.order)
 			fmt.Fprintf(&b, " #%d waits %d, woken for %d, overdue %t, tried %b, preempted %b, lent %t, nominated %t, stays %t, asked %d, news by %s", rank, s.wait, s.wokenForSlot,
@@ -118,9 +115,6 @@ func canonicalAccount(a *account, now time.Time, when func(time.Time) string) st
 	for _, w := range a.exhausted {
 		lists = append(lists, fmt.Sprintf("%v probes %d, %s %s", w.class, w.probes, w.backoff, when(w.retryAt)))
 	}
-	for _, g := range a.gangs {
-		lists = append(lists, fmt.Sprintf("%v stuck %b %s %s", g.key, g.stuck, g.backoff, when(g.backoffUntil)))
-	}
 	slices.Sort(lists)
 	fmt.Fprint(&b, lists)
 	return b.String()
@@ -130,12 +124,11 @@ func canonicalAccount(a *account, now time.Time, when func(time.Time) string) st
 func TestCanonicalKnowsEveryField(t *testing.T) {
 	for of, want := range map[reflect.Type]string{
 		reflect.TypeFor[Ledger](): "observation pods owners accounts byName perNamespace nodes unclassified ended unresolved lowest order timers counts change served now effects",
-		reflect.TypeFor[entry]():  "pod owner account scope gang stage ending slot uncertain record search",
+		reflect.TypeFor[entry]():  "pod owner account scope stage ending slot uncertain record search",
 		reflect.TypeFor[search](): "order wait place wokenForSlot overdue probeOf own shape tried preempted lent nominated stays since failing unbindable asked newsBy timer",
-		reflect.TypeFor[account](): "workload spreads dividing members live read ordinals policy invalid plan replicasKnown replicas ahead tally metadata waiting gangs exhausted " +
+		reflect.TypeFor[account](): "workload spreads dividing members live read ordinals policy invalid plan replicasKnown replicas ahead tally metadata waiting exhausted " +
 			"skipUntil announced",
 		reflect.TypeFor[waitlist]():      "account class queues subsets woken wokenFor exhausted probes backoff retryAt",
-		reflect.TypeFor[gang]():          "key members stuck backoff backoffUntil",
 		reflect.TypeFor[owner]():         "ownerID object seen parent children pods",
 		reflect.TypeFor[uncertainBind](): "slot until",
 		reflect.TypeFor[timer]():         "at pod list pos",

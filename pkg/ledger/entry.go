@@ -67,9 +67,7 @@ type entry struct {
 	// account of the workload whose spread divides the pod. Nil if there is none.
 	account *account
 	scope   string
-	// gang of the pod. Nil if the pod need not share a subset with its pod group.
-	gang  *gang
-	stage Stage
+	stage   Stage
 	// ending is true for a bound pod that terminates. It holds a slot only if its spread says so, and is no pod of the workload any more.
 	ending bool
 	// slot is the name of the subset in which the pod holds a slot. Empty if it holds none.
@@ -232,7 +230,6 @@ func (l *Ledger) leaveAccount(e *entry) {
 		l.dequeue(e)
 		probed, e.probeOf = e.probeOf, nil
 	}
-	l.leaveGang(e)
 	slot, uncertain := e.slot, e.uncertain
 	left := l.setSlots(e, "", nil)
 	l.count(e, -1)
@@ -268,7 +265,6 @@ func (l *Ledger) beginEnd(e *entry) {
 		return
 	}
 	a.oneLess(e.owner)
-	l.leaveGang(e)
 	left := l.setSlots(e, l.classify(e), nil)
 	l.wakeAfter(a, e.scope, left)
 }
@@ -297,7 +293,6 @@ func (l *Ledger) joinAccount(e *entry, a *account) {
 	slot, uncertain := e.slot, e.uncertain
 	e.slot, e.uncertain = "", nil
 	e.account, e.scope = a, a.scopeOf(e.pod)
-	l.joinGang(e)
 	if e.search != nil {
 		e.beginAgain()
 		e.newsBy = time.Time{}
@@ -343,10 +338,6 @@ func (l *Ledger) confirmBound(e *entry) {
 	l.wakeExhausted(a, e.scope, freed)
 	l.wakeUnplaced(a, e.scope, e.holds()&^before)
 	l.passProbe(probed)
-	l.endBackoff(e.gang)
-	if e.gang != nil && e.holds() != before {
-		l.wakeGang(e.gang)
-	}
 }
 
 // confirmRecord counts a bound pod by the record that it has got from the controller, if it has. That is where it counts already, unless its node has

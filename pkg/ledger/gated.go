@@ -18,10 +18,6 @@ func (l *Ledger) claimPick(e *entry) {
 	if e.stage > Claimed || !counts {
 		return
 	}
-	if e.gang != nil {
-		l.leaveGang(e)
-		l.wakeNext(a, e.scope)
-	}
 	if picked == subset.None || picked == e.index() {
 		return
 	}
@@ -52,7 +48,7 @@ func (e *entry) picked() (index int, counts bool) {
 
 func (ev PodWaits) apply(l *Ledger) {
 	e := l.pods[ev.UID]
-	if e == nil || e.account == nil || e.stage != Waiting || e.wait != ForAnyNode || e.gang != nil {
+	if e == nil || e.account == nil || e.stage != Waiting || e.wait != ForAnyNode {
 		return
 	}
 	if in := l.waitsIn(e); in != subset.None {

@@ -185,7 +185,6 @@ func (l *Ledger) observe(pod *corev1.Pod) {
 	if !e.ending && subset.IsEnding(pod) {
 		l.beginEnd(e)
 	}
-	l.regroup(e)
 	if (l.reassign(e) || moved) && known {
 		l.wake(e)
 	}

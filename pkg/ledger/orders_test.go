@@ -20,13 +20,6 @@ func ownedBy(pod *corev1.Pod, name string, uid types.UID) *corev1.Pod {
 	return moved
 }
 
-// inGroup returns the pod with another pod group. An empty name means no group.
-func inGroup(pod *corev1.Pod, group string) *corev1.Pod {
-	moved := pod.DeepCopy()
-	moved.Labels[v1beta1.PodGroupLabel] = group
-	return moved
-}
-
 func TestAPodThatGetsAnotherOwnerIsTriedAgain(t *testing.T) {
 	alone := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "alone", UID: "alone-uid"}}
 	t.Run("when it waited for the first to be seen", func(t *testing.T) {
@@ -134,114 +127,6 @@ func TestAPodThatStaysForItsNominationIsNotWokenForASlotThatItDoesNotTake(t *tes
 	w.expectChoice(let, "a")
 }
 
-func TestAGangIsWokenWhenALabelChangesItsSize(t *testing.T) {
-	t.Run("one that leaves makes room for the others", func(t *testing.T) {
-		w := newWorld(t, 20)
-		w.spread(1, `{subsets: [{name: a, maxReplicas: 2}], scheduleStrategy: {whenFull: Wait}}`)
-		pods := w.gangOf("g", 3)
-		for _, pod := range pods {
-			w.expectChoice(pod, "SubsetsFull")
-		}
-		w.awake = nil
-		w.see(inGroup(pods[2], ""))
-		w.expectAwake("g0", "g1", "g2")
-	})
-	t.Run("one that is bound and leaves frees them from its subset", func(t *testing.T) {
-		w := newWorld(t, 20)
-		w.spread(1, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 3}], scheduleStrategy: {whenFull: Wait}}`)
-		pods := w.gangOf("g", 1)
-		w.schedule(pods[0])
-		w.seeBound(pods[0], "node-a", "a")
-		late := w.gangOf("late", 2)
-		for i := range late {
-			late[i] = inGroup(late[i], "g")
-			w.see(late[i])
-			w.expectChoice(late[i], "SubsetsFull")
-		}
-		w.awake = nil
-		w.see(inGroup(onNode(pods[0], "node-a", "a"), ""))
-		w.expectAwake("late0", "late1")
-		w.expectChoice(late[0], "b")
-	})
-}
-
-func TestAGangThatIsStuckGoesOnWhenNoneOfItHasANode(t *testing.T) {
-	stuck := func(t *testing.T) (*world, []*corev1.Pod, *Decision) {
-		t.Helper()
-		w := newWorld(t, 20)
-		w.spread(1, adaptive)
-		pods := w.gangOf("g", 2)
-		d := w.schedule(pods[0])
-		if step := w.refuse(pods[1]); step != Stay {
-			t.Fatalf("got step %d", step)
-		}
-		w.awake = nil
-		return w, pods, d
-	}
-	t.Run("since it was deleted", func(t *testing.T) {
-		w, pods, _ := stuck(t)
-		w.seeBound(pods[0], "node-a", "a")
-		w.delete(pods[0])
-		w.expectAwake("g1")
-		w.expectChoice(pods[1], "b")
-	})
-	t.Run("since its bind was refused", func(t *testing.T) {
-		w, pods, _ := stuck(t)
-		w.bindRefused(pods[0])
-		w.expectAwake("g0", "g1")
-		w.expectChoice(pods[1], "b")
-		w.expectKept("a=0 b=2")
-	})
-	t.Run("since it has left the gang", func(t *testing.T) {
-		w, pods, _ := stuck(t)
-		w.seeBound(pods[0], "node-a", "a")
-		w.see(inGroup(onNode(pods[0], "node-a", "a"), ""))
-		w.expectAwake("g1")
-	})
-}
-
-// After an error the scheduler uses a backoff. Activation of a pod skips the backoff.
-func TestAPodOfAGangThatGivesItsNodeBackIsNotWokenForThat(t *testing.T) {
-	w := newWorld(t, 20)
-	w.spread(1, `{subsets: [{name: a, maxReplicas: 5}]}`)
-	pods := w.gangOf("g", 3)
-	for _, pod := range pods[:2] {
-		if !w.reserve(pod, w.ask(pod).Decision) {
-			t.Fatal("reserve")
-		}
-	}
-	if step := w.refuse(pods[2]); step != Preempt {
-		t.Fatalf("got step %d", step)
-	}
-	w.awake = nil
-	w.unreserve(pods[0])
-	w.unreserve(pods[1])
-	w.expectAwake()
-	w.expectKept("a=0")
-	w.step(time.Second)
-	w.expectAwake("g0", "g1", "g2") // their pause is over
-}
-
-func TestAGangStaysWhereOneOfItMayBeBound(t *testing.T) {
-	w := newWorld(t, 20)
-	w.spread(1, `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}], scheduleStrategy: {whenFull: Wait}}`)
-	pods := w.gangOf("g", 2)
-	w.schedule(pods[0])
-	w.bindUncertain(pods[0], time.Minute)
-	single := w.pod("single")
-	w.delete(pods[1])
-	w.expectChoice(single, "a") // now a is full
-	again := w.gangOf("again", 2)[0]
-	again = inGroup(again, "g")
-	w.see(again)
-	w.expectChoice(again, "SubsetsFull")
-	w.seeBound(pods[0], "node-a", "a")
-	w.awake = nil
-	w.delete(single)
-	w.expectAwake("again0")
-	w.expectChoice(again, "a")
-}
-
 func TestOwnersThatOwnEachOtherAreForgotten(t *testing.T) {
 	set := func(name, owner string) *metav1.PartialObjectMetadata {
 		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: []metav1.OwnerReference{
@@ -282,77 +167,6 @@ scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, r
 	}
 }
 
-// A pod group of any size must not delay other namespaces.
-func TestALargeGangThatWaitsCostsLittle(t *testing.T) {
-	w := newWorld(t, 20)
-	w.spread(1, `{subsets: [{name: a, maxReplicas: 3000}], scheduleStrategy: {whenFull: Wait}}`)
-	first := w.pod("first")
-	w.expectChoice(first, "a")
-	pods := w.gangOf("g", 3000)
-	for _, pod := range pods {
-		w.expectChoice(pod, "SubsetsFull")
-	}
-	cheap := func(what string, do func(i int)) {
-		t.Helper()
-		best := time.Hour // the shortest of several runs, because the machine may be busy
-		for i := range 5 {
-			start := time.Now()
-			do(i)
-			best = min(best, time.Since(start))
-		}
-		if best > 100*time.Millisecond {
-			t.Errorf("%s in %s", what, best)
-		}
-	}
-	cheap("a slot came and went", func(i int) {
-		second := w.pod(fmt.Sprint("second", i))
-		w.expectChoice(second, "a")
-		w.delete(second)
-	})
-	w.delete(first)
-	w.expectChoice(pods[0], "a")
-	cheap("a node came and went", func(int) {
-		w.reserve(pods[1], w.ask(pods[1]).Decision)
-		w.unreserve(pods[1])
-	})
-}
-
-func TestTheClaimsOfAGangDoNotKeepItFromOtherSubsets(t *testing.T) {
-	t.Run("when the quota is lowered below them", func(t *testing.T) {
-		w := newWorld(t, 20)
-		w.spread(1, `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}], scheduleStrategy: {whenFull: Wait}}`)
-		pods := w.gangOf("g", 2)
-		w.expectChoice(pods[0], "a")
-		w.spread(2, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 3}], scheduleStrategy: {whenFull: Wait}}`)
-		w.expectChoice(pods[1], "b")
-		w.expectChoice(pods[0], "b")
-		w.expectKept("a=0 b=2")
-	})
-	t.Run("when their subset has no node any more", func(t *testing.T) {
-		w := newWorld(t, 20)
-		w.spread(1, adaptive)
-		pods := w.gangOf("g", 2)
-		w.expectChoice(pods[0], "a")
-		w.result = func(check *NodeCheck) CheckResult { return []CheckResult{Infeasible, Feasible}[check.Subset] }
-		w.expectChoice(pods[1], "b")
-		w.expectChoice(pods[0], "b")
-		w.expectKept("a=0 b=2")
-	})
-}
-
-func TestAPodThatLeavesAGangWaitsInLine(t *testing.T) {
-	w := newWorld(t, 20)
-	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 3}], scheduleStrategy: {whenFull: Wait}}`)
-	first := w.pod("first")
-	w.schedule(first)
-	pod := w.gangOf("g", 1)[0]
-	w.expectChoice(pod, "b")
-	w.see(inGroup(pod, ""))
-	w.awake = nil
-	w.delete(first)
-	w.expectAwake("g0")
-}
-
 func TestAReservationComesBeforeClaimsThatGiveWay(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, halves)
@@ -363,20 +177,4 @@ func TestAReservationComesBeforeClaimsThatGiveWay(t *testing.T) {
 	w.scale(2)
 	w.schedule(first) // its bind was not sent while the second pod kept its claim, however often the first tried
 	w.expectChoice(second, "b")
-}
-
-func TestAGangThatFindsNoRoomSpeaksForNoOthers(t *testing.T) {
-	w := newWorld(t, 20)
-	w.spread(1, `{subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 1}], scheduleStrategy: {type: Adaptive, whenFull: Wait}}`)
-	holder := w.pod("holder")
-	w.result = func(check *NodeCheck) CheckResult { return []CheckResult{Infeasible, Feasible}[check.Subset] }
-	w.schedule(holder)
-	gang, single := w.gangOf("g", 2), w.pod("single")
-	w.expectChoice(gang[0], "NoNodeFits")
-	w.expectChoice(single, "NoNodeFits")
-	w.awake = nil
-	w.delete(holder)
-	w.expectAwake("g0", "single")
-	w.expectChoice(gang[0], "NoNodeFits")
-	w.expectChoice(single, "b")
 }

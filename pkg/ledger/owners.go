@@ -42,7 +42,7 @@ type owner struct {
 
 // position of the pod in its StatefulSet. It is 0 if the pod has none, or if it does not decide where the pod belongs. The account has a policy.
 func (e *entry) position() int32 {
-	if !e.account.policy.GoesByOrdinal(e.pod) {
+	if !e.account.policy.GoByOrdinal() {
 		return 0
 	}
 	return e.ordinals().Position(e.pod.Name, e.owner.Name)
@@ -59,7 +59,7 @@ func (e *entry) ordinals() *workload.Ordinals {
 
 // awaitsOrdinals is true if the ordinals of the pod's controller are being read. Only those of the workload that a spread names are.
 func (l *Ledger) awaitsOrdinals(e *entry) bool {
-	return workload.HidesOrdinals(e.owner.kind()) && e.owner.Workload == e.account.workload && e.account.policy.GoesByOrdinal(e.pod) &&
+	return workload.HidesOrdinals(e.owner.kind()) && e.owner.Workload == e.account.workload && e.account.policy.GoByOrdinal() &&
 		!l.owners.ends.Has(e.owner.kind()) && e.ordinals() == nil
 }
 

@@ -51,9 +51,5 @@ func (e *entry) class() podClass {
 	if e.shape == "" {
 		e.shape = Shape(e.pod, e.own)
 	}
-	k := podClass{scope: e.scope, shape: e.shape}
-	if e.gang != nil {
-		k.group = e.gang.key.group
-	}
-	return k
+	return podClass{scope: e.scope, shape: e.shape}
 }

@@ -46,7 +46,6 @@ type account struct {
 	metadata []subset.Metadata
 	// waiting are the waitlists of pods that wait for a slot, by quota scope.
 	waiting map[string]*waitlist
-	gangs   map[gangKey]*gang
 	// exhausted are the waitlists of pods of strategy Adaptive for which no subset with quota has a node, by class.
 	exhausted map[podClass]*waitlist
 	// skipUntil is until when each subset is skipped, because a pod has waited there in vain.
@@ -164,7 +163,7 @@ func (l *Ledger) compile(a *account) {
 	}
 	policy, errs := subset.Compile(spread, field.NewPath("spec"))
 	a.dividing, a.policy, a.invalid, a.tally, a.plan, a.announced = spread, policy, "", nil, subset.Plan{}, false
-	a.waiting, a.exhausted, a.gangs = map[string]*waitlist{}, map[podClass]*waitlist{}, map[gangKey]*gang{}
+	a.waiting, a.exhausted = map[string]*waitlist{}, map[podClass]*waitlist{}
 	a.skipUntil = make([]time.Time, len(spread.Spec.Subsets))
 	if len(errs) > 0 {
 		a.policy, a.invalid = nil, errs.ToAggregate().Error()
@@ -194,8 +193,7 @@ func (l *Ledger) recount(e *entry) {
 	a := e.account
 	slot, uncertain := e.slot, e.uncertain
 	l.count(e, -1)
-	e.slot, e.uncertain, e.scope, e.gang = "", nil, a.scopeOf(e.pod), nil
-	l.joinGang(e)
+	e.slot, e.uncertain, e.scope = "", nil, a.scopeOf(e.pod)
 	if e.search != nil {
 		e.beginAgain()
 	}

@@ -156,11 +156,11 @@ const inZones = `subsets:
 scheduleStrategy: {%s}`
 
 var stormStrategies = []string{
-	"whenFull: Wait", "whenFull: Schedule", "whenFull: Wait, binding: Early", "whenFull: Wait, quotaScope: Workload", "whenFull: Wait, podGroups: Divided",
+	"whenFull: Wait", "whenFull: Schedule", "whenFull: Wait, binding: Early", "whenFull: Wait, quotaScope: Workload",
 	"type: Adaptive, whenFull: Wait", "type: Adaptive, whenFull: Schedule", "type: Adaptive, whenFull: Wait, quotaScope: Workload",
 	"type: Adaptive, whenFull: Wait, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 1, unschedulableLastSeconds: 3}",
 	"whenFull: Wait, binding: Gated", "whenFull: Schedule, binding: Gated", "type: Adaptive, whenFull: Wait, binding: Gated",
-	"type: Adaptive, whenFull: Schedule, podGroups: Divided, binding: Gated",
+	"type: Adaptive, whenFull: Schedule, binding: Gated",
 	"type: Adaptive, whenFull: Wait, adaptive: {preemption: BeforeNextSubset}", "type: Adaptive, whenFull: Schedule, adaptive: {preemption: BeforeNextSubset}",
 	"whenFull: Wait, podReplacementPolicy: TerminationComplete", "type: Adaptive, whenFull: Schedule, podReplacementPolicy: TerminationComplete",
 }
@@ -218,9 +218,6 @@ func (s *storm) newPod() {
 		pod.Labels["pod-template-hash"] = s.h.Pick("v1", "v2")
 		pod.OwnerReferences[0].Kind, pod.UID = "StatefulSet", types.UID(fmt.Sprintf("p%d-uid", s.made))
 	}
-	if group := s.h.Pick("single", "single", "g0", "g1"); group != "single" {
-		pod.Labels[v1beta1.PodGroupLabel] = group
-	}
 	if s.h.Yes("admitted", 6) {
 		in := s.h.Pick("to none", "to a", "to b", "to c")
 		pod.Annotations = map[string]string{v1beta1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, strings.TrimPrefix(strings.TrimPrefix(in, "to "), "none"), pod.Name)}
@@ -260,7 +257,7 @@ func pickOf(pod *corev1.Pod) string {
 // gates is true if admission adds a gate to the pod.
 func (s *storm) gates(pod *corev1.Pod) bool {
 	a, _ := s.ledger.resolve(&entry{pod: pod, owner: s.ledger.owners.of(idOf("ns", *workload.ControllerOf(pod)))})
-	return a != nil && a.policy != nil && a.policy.GatesPod(pod, false)
+	return a != nil && a.policy != nil && a.policy.EffectiveBinding(false) == v1beta1.GatedBinding
 }
 
 // cycle begins a cycle of the pod. The cycle ends here unless the pod finds a node.
@@ -481,14 +478,7 @@ func (s *storm) step() {
 		s.rest()
 	case "relabel":
 		changed := p.DeepCopy()
-		if to := s.h.Pick("v1", "v2", "single", "g0", "g1"); to[0] == 'v' {
-			if to[0] != 'v' {
-				to = "v1"
-			}
-			changed.Labels["pod-template-hash"] = to
-		} else {
-			changed.Labels[v1beta1.PodGroupLabel] = strings.TrimPrefix(to, "single")
-		}
+		changed.Labels["pod-template-hash"] = s.h.Pick("v1", "v2")
 		p.Pod = changed
 		s.do(PodSeen{Pod: changed})
 	case "give away":
@@ -592,7 +582,7 @@ func (s *storm) check() {
 			s.fatalf("%s is %s and waits in a list", uid, e.stage)
 		}
 		if e.account == nil {
-			if e.gang != nil || e.search != nil && (e.place.list != nil || e.probeOf != nil || e.wokenForSlot != noSlot) {
+			if e.search != nil && (e.place.list != nil || e.probeOf != nil || e.wokenForSlot != noSlot) {
 				s.fatalf("%s has no account and stands somewhere", uid)
 			}
 			continue
@@ -646,8 +636,8 @@ func (s *storm) check() {
 			}
 			if !e.ending {
 				live[e.owner.uid]++
-			} else if e.gang != nil || e.holds() != 0 && !a.policy.CountsEnding {
-				s.fatalf("%s terminates, has the gang %v and holds %v", e.pod.Name, e.gang, e.holds())
+			} else if e.holds() != 0 && !a.policy.CountsEnding {
+				s.fatalf("%s terminates and holds %v", e.pod.Name, e.holds())
 			}
 			if in, _ := a.policy.RecordedIn(e.record, a.active().Name); e.ending && a.policy.CountsEnding && in != subset.None && !e.holds().Has(in) {
 				s.fatalf("%s has its slot until it is gone, and holds %v", e.pod.Name, e.holds())
@@ -657,9 +647,6 @@ func (s *storm) check() {
 			}
 			if e.search != nil && e.probeOf != nil {
 				probes[e.probeOf]++
-			}
-			if e.gang != nil && (a.gangs[e.gang.key] != e.gang || e.gang.members[e.pod.UID] != e || e.gang.key != gangKey{e.scope, e.pod.Labels[v1beta1.PodGroupLabel]}) {
-				s.fatalf("%s is in a wrong gang", e.pod.Name)
 			}
 		}
 		if !maps.Equal(live, a.live) {
@@ -755,9 +742,6 @@ func (s *storm) describe(e *entry) string {
 	if e.account != nil {
 		for uid, m := range e.account.members {
 			text += fmt.Sprintf("\n  %s scope %q stage %s slot %q uncertain %v", uid, m.scope, m.stage, m.slot, m.uncertain)
-			if m.gang != nil {
-				text += " gang " + m.gang.key.group
-			}
 			if m.search != nil {
 				text += fmt.Sprintf(" wait %d wokenForSlot %d listed %t probe %t tried %b", m.wait, m.wokenForSlot, m.place.list != nil, m.probeOf != nil, m.tried)
 			}
@@ -807,9 +791,6 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 	case ForAnyNode:
 		c.Lent = true // a subset with quota had no node for it
 		for i := range a.policy.Subsets {
-			if e.gang != nil && e.tried.Has(i) {
-				continue // another pod of its gang has found no node there
-			}
 			if e.unbindable.Has(i) {
 				continue // it is tried there again after a while
 			}
@@ -822,7 +803,7 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 		if claim != subset.None && s.hasRoom(p, a.policy.Subsets[claim].Name) {
 			return "there is a node"
 		}
-		if !a.isAdaptive() && !c.Admitted && e.gang == nil && !l.nominatedTo(e).Has(claim) {
+		if !a.isAdaptive() && !c.Admitted && !l.nominatedTo(e).Has(claim) {
 			if c.HasHome {
 				if c.Home != subset.None && c.Home != claim && a.policy.Next(&a.plan, kept, c, 0) != claim {
 					return "there is a better slot"
@@ -856,7 +837,7 @@ func (s *storm) isIllegible(p *stormPod, e *entry) string {
 		return "its gate is open, and it was not tried again"
 	case subset.IsGated(p.Pod) && e.wait == ForNode && !e.nominated && e.timer == nil && !p.held:
 		return "it waits for a node, and its gate is closed"
-	case subset.IsGated(p.Pod) && e.wait == ForAnyNode && e.gang == nil && !p.held:
+	case subset.IsGated(p.Pod) && e.wait == ForAnyNode && !p.held:
 		for i := range a.policy.Subsets {
 			if a.policy.HasRoom(&a.plan, kept, i, c) {
 				return "there is a slot in which its gate could be opened"
@@ -895,7 +876,7 @@ func (s *storm) end() {
 }
 
 // storms play a scheduler among random events of every kind. There are two revisions, and workloads with spreads at two levels.
-// Spreads are edited, become invalid, are deleted and created again. Half of the histories have spreads with minimums and shares. There are pod groups, percentages, owners that arrive late or are deleted, and
+// Spreads are edited, become invalid, are deleted and created again. Half of the histories have spreads with minimums and shares. There are percentages, owners that arrive late or are deleted, and
 // pods that change in place. With sets, half of the pods belong to a StatefulSet, whose first ordinal changes as well. Its pods have homes, and may be strays.
 //
 // After each event the test counts again. From time to time it runs cycles until no pod is woken any more, which must be

@@ -120,7 +120,7 @@ func nextBackoff(last time.Duration) time.Duration {
 // may not call this plugin's PostFilter.
 func (Audit) apply(l *Ledger) {
 	for _, a := range l.accounts {
-		if a.nobodyWaits() && len(a.gangs) == 0 {
+		if a.nobodyWaits() {
 			continue
 		}
 		for _, e := range a.members {
@@ -134,9 +134,6 @@ func (Audit) apply(l *Ledger) {
 		}
 		for scope := range a.waiting {
 			l.effects.Missed += l.wakeNext(a, scope)
-		}
-		for key := range a.gangs {
-			l.effects.Missed += l.wakeGangs(a, key.scope)
 		}
 	}
 }

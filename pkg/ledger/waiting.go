@@ -32,8 +32,8 @@ type waitlist struct {
 }
 
 // podClass is what exhausted pods have in common if one of them finds room where another does, as far as a NodeCheck can tell. The waitlist of a
-// scope has no shape. A gang needs more slots than single pods, so it has a class of its own.
-type podClass struct{ scope, shape, group string }
+// scope has no shape.
+type podClass struct{ scope, shape string }
 
 // place is the position of a pod in a waitlist.
 type place struct {
@@ -119,9 +119,6 @@ func (l *Ledger) enqueue(e *entry) {
 		heap.Push(&w.queues[0], e)
 		l.endProbe(e)
 		return
-	}
-	if e.gang != nil {
-		return // a single slot is of no use to it; see wakeGangs
 	}
 	n := len(a.policy.Subsets)
 	at, claim := n, e.index()
@@ -262,15 +259,9 @@ func (l *Ledger) passProbe(w *waitlist) {
 // woken when a pod leaves that subset; see wakeBehind. With shares or minimums the pod is where it belongs, and the slot is for the pod that the workload
 // makes in place of the one that ended.
 func (l *Ledger) wakeNext(a *account, scope string) (woken int) {
-	if a.policy == nil {
-		return 0
-	}
-	if len(a.gangs) > 0 {
-		woken = l.wakeGangs(a, scope)
-	}
 	w := a.waiting[scope]
-	if w == nil {
-		return woken
+	if w == nil || a.policy == nil {
+		return 0
 	}
 	kept := a.tally.Kept(scope)
 	// Pods that were woken for any subset take the first free slots.

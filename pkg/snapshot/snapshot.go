@@ -252,7 +252,7 @@ func (s *Snapshot) Owner(namespace string, o workload.Owner) (object client.Obje
 // workload that this spread names; see lineage.Lineage.Ordinals.
 func (s *Snapshot) Position(pod *corev1.Pod, policy *subset.Policy, read *workload.Ordinals) int32 {
 	controller := workload.ControllerOf(pod)
-	if controller == nil || !policy.GoesByOrdinal(pod) {
+	if controller == nil || !policy.GoByOrdinal() {
 		return 0
 	}
 	object, _ := s.Owner(pod.Namespace, *controller)

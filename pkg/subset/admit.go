@@ -40,20 +40,9 @@ type Candidate struct {
 	Closed Mask
 	// Prefers are subsets that are tried before all others, because a node of theirs is nominated for the pod.
 	Prefers Mask
-	// Gang is nil for a pod that need not share a subset with its pod group.
-	Gang *Gang
 	// HasHome is true for a pod of a StatefulSet that belongs in subset Home; see Policy.SubsetAt. Home is None if the pod is beyond all quotas.
 	HasHome bool
 	Home    int
-}
-
-// Gang are the other pods of a pod group, which must be in the same subset.
-type Gang struct {
-	// Size is how many pods of the group still need a slot, including this one.
-	Size int32
-	// Held is true if pods of the group hold slots in subset In. In is None if they were let go without a subset.
-	Held bool
-	In   int
 }
 
 // outOfTheWay is how many counted slots of a subset are ignored for this pod: its own, and those that give way to it.
@@ -93,9 +82,6 @@ func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
 	if pod.Admitted {
 		return p.admitWithin(plan, kept, pod)
 	}
-	if gang := pod.Gang; gang != nil && gang.Held && gang.In == None {
-		return Verdict{Subset: None, Reason: v1beta1.ReasonUnplaced}
-	}
 	if pod.Prefers != 0 {
 		if preferred := p.Next(plan, kept, pod, ^pod.Prefers|pod.Closed); preferred != None {
 			return Verdict{Subset: preferred, Lent: pod.Lent, Reason: v1beta1.ReasonAdmitted}
@@ -115,7 +101,7 @@ func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
 			return Verdict{Subset: next, Lent: true, Reason: v1beta1.ReasonAdmitted}
 		}
 		return Verdict{Subset: None, Reason: v1beta1.ReasonNoNodeFits}
-	case p.WhenFull == v1beta1.WhenFullSchedule && (pod.Gang == nil || !pod.Gang.Held):
+	case p.WhenFull == v1beta1.WhenFullSchedule:
 		return Verdict{Subset: None, Reason: v1beta1.ReasonUnplaced}
 	default:
 		return Verdict{Subset: None, Reason: v1beta1.ReasonSubsetsFull}
@@ -246,7 +232,7 @@ func (p *Policy) PickEarly(plan *Plan, kept Counts, pod Candidate) Verdict {
 	return verdict
 }
 
-// HasRoom is true if the subset's quota has room for the pod and for all pods of its gang that need a slot. For a lent pod, room in the quotas of all
+// HasRoom is true if the subset's quota has room for the pod. For a lent pod, room in the quotas of all
 // subsets together is enough.
 func (p *Policy) HasRoom(plan *Plan, kept Counts, subset int, pod Candidate) bool {
 	return p.hasRoom(plan, kept, subset, &pod)
@@ -254,20 +240,11 @@ func (p *Policy) HasRoom(plan *Plan, kept Counts, subset int, pod Candidate) boo
 
 // hasRoom is HasRoom without a copy of the candidate, for loops over the subsets.
 func (p *Policy) hasRoom(plan *Plan, kept Counts, subset int, pod *Candidate) bool {
-	needs := int32(1)
-	if gang := pod.Gang; gang != nil {
-		switch {
-		case !gang.Held:
-			needs = gang.Size
-		case gang.In != subset:
-			return false
-		}
-	}
 	quota := plan.Quota[subset]
-	if quota == NoLimit || kept.At(subset)-pod.outOfTheWay(subset)+needs <= quota {
+	if quota == NoLimit || kept.At(subset)-pod.outOfTheWay(subset) < quota {
 		return true
 	}
-	return pod.Lent && p.lends && quota > 0 && kept.sum()-int32(bits.OnesCount64(uint64(pod.Holds)))+needs <= plan.Replicas
+	return pod.Lent && p.lends && quota > 0 && kept.sum()-int32(bits.OnesCount64(uint64(pod.Holds))) < plan.Replicas
 }
 
 // Free is how many more pods the subset takes, or NoLimit.

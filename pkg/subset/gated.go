@@ -24,12 +24,6 @@ func (p *Policy) EffectiveBinding(besideAutoscaler bool) v1beta1.BindingMode {
 	}
 }
 
-// GatesPod is true if admission adds a gate to this pod, and the scheduler opens it once it knows the subset of the pod. A pod whose pod group must be in
-// one subset gets none: its gate would have to be opened together with those of the others.
-func (p *Policy) GatesPod(pod *corev1.Pod, besideAutoscaler bool) bool {
-	return p.EffectiveBinding(besideAutoscaler) == v1beta1.GatedBinding && (p.PodGroups == v1beta1.PodGroupsDivided || pod.Labels[v1beta1.PodGroupLabel] == "")
-}
-
 // IsGated is true if the pod has Berth's scheduling gate.
 func IsGated(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.SchedulingGates, isSubsetGate)

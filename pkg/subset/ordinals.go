@@ -1,11 +1,5 @@
 package subset
 
-import (
-	corev1 "k8s.io/api/core/v1"
-
-	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-)
-
 // SubsetAt is the home of the pod with this position in its StatefulSet, counted from 1: the subset that gets the position-th pod as the workload grows
 // from nothing. So the first subset has the lowest ordinals, and a StatefulSet that deletes the highest ordinals goes back through the layouts of its
 // growth. It is None for a position at which every subset is full. It is false if the position is not known: below 1, or above the seats that a seating
@@ -45,11 +39,6 @@ func (p *Policy) TargetsByOrdinal(plan *Plan, pods int32) (targets []int32, unpl
 // GoByOrdinal is true if the positions of pods in their StatefulSet decide where they belong. If the spread divides some pods of its workload, positions
 // say nothing: other pods have positions between them.
 func (p *Policy) GoByOrdinal() bool { return p.podSelector.Empty() }
-
-// GoesByOrdinal is GoByOrdinal for one pod. Pods of a pod group that must stay together go where their group is.
-func (p *Policy) GoesByOrdinal(pod *corev1.Pod) bool {
-	return p.GoByOrdinal() && (p.PodGroups == v1beta1.PodGroupsDivided || pod.Labels[v1beta1.PodGroupLabel] == "")
-}
 
 // At is the candidate with the home of this position. Without a known home the candidate has none.
 func (p *Policy) At(plan *Plan, position int32, pod Candidate) Candidate {

@@ -3,11 +3,6 @@ package subset
 import (
 	"slices"
 	"testing"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 func TestSubsetAt(t *testing.T) {
@@ -109,21 +104,11 @@ func TestNextFromHome(t *testing.T) {
 	}
 }
 
-func TestGoesByOrdinal(t *testing.T) {
-	grouped := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1beta1.PodGroupLabel: "g"}}}
-	const subsets = `subsets: [{name: a}]`
-	for name, tc := range map[string]struct {
-		spec string
-		pod  *corev1.Pod
-		want bool
-	}{
-		"a pod":                              {`{` + subsets + `}`, &corev1.Pod{}, true},
-		"one of a pod group":                 {`{` + subsets + `}`, grouped, false},
-		"one of a pod group that is divided": {`{` + subsets + `, scheduleStrategy: {podGroups: Divided}}`, grouped, true},
-		"one of some pods of a workload":     {`{` + subsets + `, targetFilter: {selector: {matchLabels: {a: b}}}}`, &corev1.Pod{}, false},
-	} {
-		if got := compile(t, tc.spec).GoesByOrdinal(tc.pod); got != tc.want {
-			t.Errorf("%s: got %t", name, got)
+func TestGoByOrdinal(t *testing.T) {
+	const subsets = `{subsets: [{name: a}]`
+	for spec, want := range map[string]bool{subsets + `}`: true, subsets + `, targetFilter: {selector: {matchLabels: {a: b}}}}`: false} {
+		if got := compile(t, spec).GoByOrdinal(); got != want {
+			t.Errorf("%s: got %t", spec, got)
 		}
 	}
 }

@@ -21,7 +21,7 @@ type Pod struct {
 	Revision string
 	// Owner is the pod's controller. Empty if it has none.
 	Owner types.UID
-	// Position of the pod in its StatefulSet, from 1, if the spread divides the pods by ordinal; see Policy.GoesByOrdinal. 0 for other pods.
+	// Position of the pod in its StatefulSet, from 1, if the spread divides the pods by ordinal; see Policy.GoByOrdinal. 0 for other pods.
 	Position int32
 	// Cost is the pod's deletion cost. Nil if it has none, or a value that is not a number.
 	Cost *int32

@@ -44,8 +44,6 @@ type Policy struct {
 	Binding      v1beta1.BindingMode
 	// Kruise is true if the spread behaves as OpenKruise's; see v1beta1.CompatibleWithKruise.
 	Kruise bool
-	// PodGroups says whether pods of a pod group may be in different subsets.
-	PodGroups v1beta1.PodGroupsMode
 	// Adaptive says when a pod of strategy Adaptive goes on from a subset that has no node for it.
 	Adaptive Adaptive
 	// IsPart is true if the spread divides some pods of its workload, and the workload does not say how many of its replicas these are. Percentages are
@@ -220,13 +218,12 @@ func (l Limit) IsPercent() bool { return l.kind == percent }
 func Compile(spread *v1beta1.WorkloadSpread, path *field.Path) (*Policy, field.ErrorList) {
 	spec, errs := &spread.Spec, validateCompatibility(spread)
 	policy := &Policy{
-		Kruise:    CompatibilityOf(spread) == v1beta1.CompatibleWithKruise,
-		Strategy:  withDefault(spec.ScheduleStrategy.Type, v1beta1.FixedScheduleStrategy),
-		Scope:     withDefault(spec.ScheduleStrategy.QuotaScope, defaultScope(&spec.TargetReference)),
-		WhenFull:  withDefault(spec.ScheduleStrategy.WhenFull, v1beta1.WhenFullSchedule),
-		Binding:   withDefault(spec.ScheduleStrategy.Binding, v1beta1.AutoBinding),
-		PodGroups: withDefault(spec.ScheduleStrategy.PodGroups, v1beta1.PodGroupsTogether),
-		Adaptive:  compileAdaptive(spec.ScheduleStrategy.Adaptive),
+		Kruise:   CompatibilityOf(spread) == v1beta1.CompatibleWithKruise,
+		Strategy: withDefault(spec.ScheduleStrategy.Type, v1beta1.FixedScheduleStrategy),
+		Scope:    withDefault(spec.ScheduleStrategy.QuotaScope, defaultScope(&spec.TargetReference)),
+		WhenFull: withDefault(spec.ScheduleStrategy.WhenFull, v1beta1.WhenFullSchedule),
+		Binding:  withDefault(spec.ScheduleStrategy.Binding, v1beta1.AutoBinding),
+		Adaptive: compileAdaptive(spec.ScheduleStrategy.Adaptive),
 	}
 	policy.CountsEnding = spec.ScheduleStrategy.PodReplacementPolicy == v1beta1.TerminationComplete ||
 		spec.ScheduleStrategy.PodReplacementPolicy == "" && spec.ScheduleStrategy.QuotaScope == v1beta1.WorkloadQuotaScope && policy.WhenFull == v1beta1.WhenFullWait
@@ -332,7 +329,6 @@ func validateStrategy(policy *Policy, strategy *v1beta1.ScheduleStrategy, path *
 	errs = append(errs, oneOf(path.Child("quotaScope"), policy.Scope, v1beta1.RevisionQuotaScope, v1beta1.WorkloadQuotaScope)...)
 	errs = append(errs, oneOf(path.Child("whenFull"), policy.WhenFull, v1beta1.WhenFullSchedule, v1beta1.WhenFullWait)...)
 	errs = append(errs, oneOf(path.Child("podReplacementPolicy"), withDefault(strategy.PodReplacementPolicy, v1beta1.TerminationStarted), v1beta1.TerminationStarted, v1beta1.TerminationComplete)...)
-	errs = append(errs, oneOf(path.Child("podGroups"), policy.PodGroups, v1beta1.PodGroupsTogether, v1beta1.PodGroupsDivided)...)
 	errs = append(errs, oneOf(path.Child("binding"), policy.Binding, v1beta1.AutoBinding, v1beta1.LateBinding, v1beta1.EarlyBinding, v1beta1.GatedBinding)...)
 	if adaptive := strategy.Adaptive; adaptive != nil {
 		adaptivePath := path.Child("adaptive")

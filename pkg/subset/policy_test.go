@@ -131,8 +131,8 @@ func TestCompileRefuses(t *testing.T) {
 			want: []string{"tolerations[0].operator", "tolerations[1].key", "tolerations[2].value", "tolerations[3].operator", "tolerations[4].effect", "tolerations[5].effect"},
 		},
 		"strategies that do not exist": {
-			spec: `{subsets: [{name: a}], scheduleStrategy: {type: Sometimes, binding: Never, quotaScope: Cluster, whenFull: Delete, podGroups: Some}}`,
-			want: []string{"scheduleStrategy.type", "scheduleStrategy.quotaScope", "scheduleStrategy.whenFull", "scheduleStrategy.podGroups", "scheduleStrategy.binding"},
+			spec: `{subsets: [{name: a}], scheduleStrategy: {type: Sometimes, binding: Never, quotaScope: Cluster, whenFull: Delete}}`,
+			want: []string{"scheduleStrategy.type", "scheduleStrategy.quotaScope", "scheduleStrategy.whenFull", "scheduleStrategy.binding"},
 		},
 		"adaptive without type Adaptive, and negative times": {
 			spec: `{subsets: [{name: a}], scheduleStrategy: {adaptive: {rescheduleCriticalSeconds: -1, unschedulableLastSeconds: -1}}}`,

@@ -111,7 +111,7 @@ func (e *earlyBinding) pick(ctx context.Context, request *podRequest, policy *su
 // positionOf is the position of a pod in its StatefulSet, 0 if it has none, or if its ordinals cannot be read.
 func (e *earlyBinding) positionOf(ctx context.Context, namespace string, pod *corev1.Pod, policy *subset.Policy, target workload.Owner) (int32, error) {
 	controller := workload.ControllerOf(pod)
-	if !workload.ByOrdinal(controller.Kind) || !policy.GoesByOrdinal(pod) {
+	if !workload.ByOrdinal(controller.Kind) || !policy.GoByOrdinal() {
 		return 0, nil
 	}
 	set, err := e.owners.AwaitOwner(ctx, namespace, *controller)

@@ -60,7 +60,7 @@ func (a *podAdmission) review(ctx context.Context, request *podRequest) answer {
 	switch {
 	case spread.Policy == nil:
 		warnings = append(warnings, spreadIsInvalid(spread))
-	case spread.Policy.GatesPod(before, a.autoscaler.Name() != ""):
+	case spread.Policy.EffectiveBinding(a.autoscaler.Name() != "") == v1beta1.GatedBinding:
 		spread.Policy.Constraints.WithoutTerms().AddTo(&after)
 		subset.Gate(&after)
 	case spread.Policy.Constraints.AddTo(&after).TooMany:

@@ -200,28 +200,23 @@ func TestAPodOfAGatedSpreadGetsAGateAndNoTerms(t *testing.T) {
 	}
 	gated := []string{"berth.dev/subset"}
 	for name, tc := range map[string]struct {
-		binding, spec, group string
-		autoscaler           *autoscaler.Detector
-		want                 []string
+		binding, spec string
+		autoscaler    *autoscaler.Detector
+		want          []string
 	}{
-		"a gate":                                 {binding: "Gated", want: gated},
-		"beside that of somebody else":           {binding: "Gated", spec: "{schedulingGates: [{name: example.com/queue}]}", want: []string{"example.com/queue", "berth.dev/subset"}},
-		"once":                                   {binding: "Gated", spec: "{schedulingGates: [{name: berth.dev/subset}]}", want: gated},
-		"not for a pod of a pod group":           {binding: "Gated", group: "group"},
-		"for a pod with its own terms":           {binding: "Gated", spec: "{affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: x, operator: Exists}]}]}}}}", want: gated},
-		"for one with the scheduler's name":      {binding: "Gated", spec: "{schedulerName: berth-scheduler}", want: gated},
-		"Auto, beside a node autoscaler":         {binding: "Auto", autoscaler: beside, want: gated},
-		"Auto, a pod group beside an autoscaler": {binding: "Auto", autoscaler: beside, group: "group"},
-		"Auto, elsewhere":                        {binding: "Auto"},
-		"Late stays late beside an autoscaler":   {binding: "Late", autoscaler: beside},
+		"a gate":                               {binding: "Gated", want: gated},
+		"beside that of somebody else":         {binding: "Gated", spec: "{schedulingGates: [{name: example.com/queue}]}", want: []string{"example.com/queue", "berth.dev/subset"}},
+		"once":                                 {binding: "Gated", spec: "{schedulingGates: [{name: berth.dev/subset}]}", want: gated},
+		"for a pod with its own terms":         {binding: "Gated", spec: "{affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: x, operator: Exists}]}]}}}}", want: gated},
+		"for one with the scheduler's name":    {binding: "Gated", spec: "{schedulerName: berth-scheduler}", want: gated},
+		"Auto, beside a node autoscaler":       {binding: "Auto", autoscaler: beside, want: gated},
+		"Auto, elsewhere":                      {binding: "Auto"},
+		"Late stays late beside an autoscaler": {binding: "Late", autoscaler: beside},
 	} {
 		t.Run(name, func(t *testing.T) {
 			owners := ownersIn(t, webObjects(t, twoPools+"\nscheduleStrategy: {binding: "+tc.binding+"}")...)
 			handler := &podReviews{answer: (&podAdmission{owners: owners, autoscaler: tc.autoscaler}).review, clock: clock.RealClock{}}
 			pod := webPod(t, tc.spec)
-			if tc.group != "" {
-				pod.Labels[v1beta1.PodGroupLabel] = tc.group
-			}
 			admitted, _ := send(t, handler, pod)
 			var gates []string
 			for _, gate := range admitted.Spec.SchedulingGates {

@@ -116,7 +116,7 @@ func (m *maker) next() (*corev1.Pod, []*corev1.PersistentVolumeClaim, error) {
 				break
 			}
 		}
-		if m.policy.GoesByOrdinal(pod) {
+		if m.policy.GoByOrdinal() {
 			position = m.ordinals.Position(pod.Name, m.workload)
 		}
 	}

@@ -37,9 +37,6 @@ const (
 	// CompatibilityAnnotation on a spread is the Compatibility of this spread. Without it, that of the installation counts.
 	CompatibilityAnnotation = "berth.dev/compatibility"
 
-	// PodGroupLabel names the pod group of a pod, as the coscheduling plugin of sigs.k8s.io/scheduler-plugins reads it.
-	PodGroupLabel = "scheduling.x-k8s.io/pod-group"
-
 	// PodDeletionCostAnnotation is read by the ReplicaSet controller: it deletes pods with a lower cost first.
 	PodDeletionCostAnnotation = "controller.kubernetes.io/pod-deletion-cost"
 

@@ -216,16 +216,6 @@ const (
 	WorkloadQuotaScope QuotaScope = "Workload"
 )
 
-// PodGroupsMode says whether the pods of a pod group may be divided over subsets.
-type PodGroupsMode string
-
-const (
-	// PodGroupsTogether keeps the pods of a pod group in one subset.
-	PodGroupsTogether PodGroupsMode = "Together"
-	// PodGroupsDivided treats them like all other pods.
-	PodGroupsDivided PodGroupsMode = "Divided"
-)
-
 // WhenFull says what happens to a pod when every subset is full.
 type WhenFull string
 
@@ -291,13 +281,6 @@ type ScheduleStrategy struct {
 	// +optional
 	// +kubebuilder:validation:Pattern=`^(TerminationStarted|TerminationComplete)$`
 	PodReplacementPolicy PodReplacementPolicy `json:"podReplacementPolicy,omitempty"`
-
-	// PodGroups is Together (default): the pods of a pod group in one revision are bound in one subset, which needs free quota for all of them. Or
-	// Divided: they are treated like all other pods. The label scheduling.x-k8s.io/pod-group names the group of a pod. (Berth)
-	//
-	// +optional
-	// +kubebuilder:validation:Pattern=`^(Together|Divided)$`
-	PodGroups PodGroupsMode `json:"podGroups,omitempty"`
 }
 
 // AdaptiveStrategy refines the strategy Adaptive.
@@ -322,8 +305,7 @@ type AdaptiveStrategy struct {
 	UnschedulableLastSeconds *int32 `json:"unschedulableLastSeconds,omitempty"`
 
 	// Preemption says when a pod that finds no node may preempt pods of lower priority: AfterLastSubset (default), when all subsets have refused it; or
-	// BeforeNextSubset, in each subset before it goes on to the next, for instance if placeholders keep room there. Pods of a pod group that stays together
-	// preempt after the last subset. It is refused with disableSimulationSchedule. (Berth)
+	// BeforeNextSubset, in each subset before it goes on to the next, for instance if placeholders keep room there. It is refused with disableSimulationSchedule. (Berth)
 	//
 	// +optional
 	// +kubebuilder:validation:Pattern=`^(AfterLastSubset|BeforeNextSubset)$`

@@ -85,9 +85,6 @@ func (p *point) countsTooLate() bool {
 const countsTooLate = "WorkloadSpread must come after PodTopologySpread, because it has it count within the pod's subset; " +
 	"do not name WorkloadSpread here, or name PodTopologySpread before it"
 
-// coscheduling is the name of the plugin in scheduler-plugins.
-const coscheduling = "Coscheduling"
-
 func checkPoints(path *field.Path, enabled []point) (errs field.ErrorList) {
 	for i := range enabled {
 		at := &enabled[i]
@@ -106,10 +103,6 @@ func checkPoints(path *field.Path, enabled []point) (errs field.ErrorList) {
 		if at.has(names.DefaultPreemption) {
 			errs = append(errs, field.Invalid(path, names.DefaultPreemption,
 				"WorkloadSpread asks it when a pod has tried all of its subsets, and in its place for all other pods; disable it under multiPoint"))
-		}
-		if at.name == "preFilter" && ours >= 0 && at.at(coscheduling) > ours {
-			errs = append(errs, field.Invalid(path, coscheduling,
-				"it must hold a pod group until all of its pods exist before WorkloadSpread gives it slots; enable it under multiPoint before WorkloadSpread"))
 		}
 		if at.countsTooLate() {
 			errs = append(errs, field.Invalid(path, names.PodTopologySpread, countsTooLate))

@@ -83,11 +83,6 @@ func TestAConfigurationThatCannotWorkIsRefusedWithItsPlaceAndWhatToDo(t *testing
 			config: []string{filter, "    preFilter: {enabled: [{name: WorkloadSpread}]}\n" + filter}, want: []string{
 				`profiles[berth-scheduler].plugins.preFilter: Invalid value: "PodTopologySpread": WorkloadSpread must come after PodTopologySpread, because it has it count within the pod's ` +
 					"subset; do not name WorkloadSpread here, or name PodTopologySpread before it"}},
-		"Coscheduling before WorkloadSpread": {config: []string{multiPoint, multiPoint + "      - name: Coscheduling\n"}},
-		"Coscheduling after WorkloadSpread": {
-			config: []string{gate, gate + "      - name: Coscheduling\n"}, want: []string{
-				`profiles[berth-scheduler].plugins.preFilter: Invalid value: "Coscheduling": it must hold a pod group until all of its pods exist before WorkloadSpread gives it ` +
-					"slots; enable it under multiPoint before WorkloadSpread"}},
 		"WorkloadSpreadGate not at PreEnqueue": {
 			config: []string{filter, "    preEnqueue: {disabled: [{name: WorkloadSpreadGate}]}\n" + filter}, want: []string{holds,
 				"profiles[berth-scheduler].plugins.preEnqueue: Required value: WorkloadSpreadGate is enabled at other points but not here, where it holds pods " +

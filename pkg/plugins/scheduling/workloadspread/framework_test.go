@@ -20,7 +20,6 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
-	tf "k8s.io/kubernetes/pkg/scheduler/testing/framework"
 )
 
 // profileName is the profile of the shipped configuration.
@@ -56,8 +55,7 @@ func newScheduler(t *testing.T, config *schedulerconfig.KubeSchedulerConfigurati
 		kubescheduler.WithProfiles(config.Profiles...), kubescheduler.WithExtenders(config.Extenders...),
 		kubescheduler.WithKubeConfig(&restclient.Config{Host: "127.0.0.1:1"}),
 		kubescheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{
-			Name: family.Spread, GateName: family.Gate,
-			coscheduling: tf.NewFakePreFilterPlugin(coscheduling, nil, nil)})) // the real plugin calls an API server in its constructor
+			Name: family.Spread, GateName: family.Gate}))
 	if err != nil {
 		t.Fatalf("making the scheduler: %v", err)
 	}
