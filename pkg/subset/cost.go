@@ -37,20 +37,69 @@ type PodCost struct {
 //	kept                            100·(n−i)           100·(i+1)
 //	over quota                     −100·(i+1)          −100·(n−i)
 //	no subset                      −100·(n+1)          −100·(n+1)
-func (r *Roster) Costs() []PodCost { return r.listCosts(costs.all) }
+func (r *Roster) Costs() []PodCost { return r.costs(func(PodCost) bool { return true }) }
 
 // WrongCosts are those of Costs that differ from what the pods carry.
-func (r *Roster) WrongCosts() []PodCost { return r.listCosts(costs.wrong) }
+func (r *Roster) WrongCosts() []PodCost {
+	return r.costs(func(c PodCost) bool { return c.Pod.Cost == nil || *c.Pod.Cost != c.Cost })
+}
 
 // Costs is Roster.Costs of these pods.
 func (p *Policy) Costs(plan *Plan, pods []Pod, spread string) []PodCost {
 	return p.rosterOf(plan, pods, spread).Costs()
 }
 
-func (r *Roster) listCosts(of func(costs) []PodCost) []PodCost {
-	var list []PodCost
-	for _, group := range r.costs {
-		list = append(list, of(group)...)
+// costs are those that are wanted, sorted by the names of the pods.
+func (r *Roster) costs(wanted func(PodCost) bool) (list []PodCost) {
+	// group is the pods of one controller in one subset, of its newest revision and within quota or with seats. Their costs depend on each other.
+	type group struct {
+		owner  types.UID
+		subset int
+	}
+	give := func(m *Member, cost int32) {
+		if c := (PodCost{&m.Pod, cost}); wanted(c) {
+			list = append(list, c)
+		}
+	}
+	p, counted, groups := r.policy, r.count(), map[group][]*Member{}
+	for _, m := range counted.live {
+		switch {
+		case m.CostIgnored:
+		case p.Kruise:
+			give(m, r.costAsKruise(m))
+		case r.isOlder(m):
+			give(m, -100*int32(len(p.Subsets)+2))
+		case m.Subset == None, counted.over[m] && !p.graded(m.Subset):
+			give(m, p.surplusCost(m.Subset))
+		default:
+			of := group{m.Owner, m.Subset}
+			groups[of] = append(groups[of], m)
+		}
+	}
+	for of, pods := range groups {
+		var shared, alone []*Member
+		for _, m := range pods {
+			if counted.onNode[m.NodeName] > 1 {
+				shared = append(shared, m)
+			} else {
+				alone = append(alone, m) // should be deleted first
+			}
+		}
+		if p.graded(of.subset) {
+			p.seat(of.subset, 1, shared, give)
+			p.seat(of.subset, int32(len(shared))+1, alone, give)
+			continue
+		}
+		cost := p.DeletionCost(of.subset, 1)
+		for _, m := range shared {
+			give(m, cost)
+		}
+		if len(shared) > 0 { // if all of them are alone, a discount would cost writes and change nothing
+			cost--
+		}
+		for _, m := range alone {
+			give(m, cost)
+		}
 	}
 	slices.SortFunc(list, func(a, b PodCost) int {
 		return cmp.Or(cmp.Compare(a.Pod.Name, b.Pod.Name), cmp.Compare(a.Pod.UID, b.Pod.UID))
@@ -58,110 +107,52 @@ func (r *Roster) listCosts(of func(costs) []PodCost) []PodCost {
 	return list
 }
 
-// costGroup names the pods of one controller in one subset. Their costs depend on each other.
-type costGroup struct {
-	owner  types.UID
-	subset int
-	class  costClass
+// isOlder is true for a pod of an older revision; see Costs.
+func (r *Roster) isOlder(m *Member) bool {
+	if r.policy.Kruise {
+		return r.Latest != "" && m.Revision != r.Latest
+	}
+	return len(r.policy.Subsets) > 1 && m.Revision != r.count().newest[m.Owner].Revision
 }
 
-type costClass int
-
-const (
-	withinQuota costClass = iota
-	aboveQuota
-	ofOlderRevision
-	// aboveQuotaOfOlder is for spreads that behave as OpenKruise's. Others do not look at the quota of an older revision.
-	aboveQuotaOfOlder
-)
-
-// costs computes the costs of a group of pods. Pods that are alone on their nodes cost less.
-type costs interface {
-	add(m *Member, alone bool)
-	remove(m *Member, alone bool)
-	empty() bool
-	all() []PodCost
-	wrong() []PodCost
-}
-
-// assignCost adds the pod to the group that computes its cost.
-func (r *Roster) assignCost(m *Member) {
-	if m.CostIgnored {
-		return
+// seat gives the seats of a subset from an ordinal on to as many pods. A pod whose cost names one of these seats keeps it, and the others get the rest
+// in the order of keepBefore.
+func (p *Policy) seat(subset int, first int32, pods []*Member, give func(*Member, int32)) {
+	slices.SortFunc(pods, byKeepBefore)
+	free := make(map[int32]int, len(pods)) // by cost, because pods with late seats may share the last one
+	for i := range pods {
+		free[p.seats.cost(subset, first+int32(i))]++
 	}
-	m.group, m.aloneThen = r.groupOf(m), r.alone(m)
-	m.costs = r.costs[m.group]
-	if m.costs == nil {
-		m.costs = r.newCosts(m.group)
-		r.costs[m.group] = m.costs
+	var standing []*Member
+	for _, m := range pods {
+		if m.Cost == nil || free[*m.Cost] == 0 {
+			standing = append(standing, m)
+			continue
+		}
+		free[*m.Cost]--
+		give(m, *m.Cost)
 	}
-	m.costs.add(m, m.aloneThen)
-}
-
-// withdrawCost undoes assignCost.
-func (r *Roster) withdrawCost(m *Member) {
-	if m.costs == nil {
-		return
-	}
-	m.costs.remove(m, m.aloneThen)
-	if m.costs.empty() {
-		delete(r.costs, m.group)
-	}
-	m.costs = nil
-}
-
-// reassignCost moves the pod to the group that it belongs to now, if it is in a group.
-func (r *Roster) reassignCost(m *Member) {
-	if m.costs != nil && (m.group != r.groupOf(m) || m.aloneThen != r.alone(m)) {
-		r.withdrawCost(m)
-		r.assignCost(m)
-	}
-}
-
-func (r *Roster) groupOf(m *Member) costGroup {
-	over := m.overQuota && m.Subset != None
-	switch {
-	case r.isOlder(m) && over && r.policy.Kruise:
-		return costGroup{m.Owner, m.Subset, aboveQuotaOfOlder}
-	case r.isOlder(m):
-		return costGroup{m.Owner, m.Subset, ofOlderRevision}
-	case over && !r.policy.graded(m.Subset):
-		return costGroup{m.Owner, m.Subset, aboveQuota}
-	default:
-		return costGroup{m.Owner, m.Subset, withinQuota}
-	}
-}
-
-func (r *Roster) newCosts(of costGroup) costs {
-	p := r.policy
-	switch {
-	case p.Kruise:
-		return newBand(p.costAsKruise(of), 0)
-	case of.class == ofOlderRevision:
-		return newBand(-100*int32(len(p.Subsets)+2), 0)
-	case of.class == aboveQuota:
-		return newBand(p.surplusCost(of.subset), 0)
-	case p.graded(of.subset):
-		return newRows(p.seats, of.subset)
-	case of.subset == None:
-		return newBand(p.surplusCost(None), 0)
-	default:
-		return newBand(p.DeletionCost(of.subset, 1), 1)
+	for _, m := range standing {
+		for free[p.seats.cost(subset, first)] == 0 {
+			first++
+		}
+		free[p.seats.cost(subset, first)]--
+		give(m, p.seats.cost(subset, first))
 	}
 }
 
 // graded is true if each pod of the subset has a cost of its own.
 func (p *Policy) graded(subset int) bool { return !p.Kruise && p.seats.has(subset) }
 
-func (p *Policy) costAsKruise(of costGroup) int32 {
-	i := of.subset
-	if i != None && (of.class == ofOlderRevision || of.class == aboveQuotaOfOlder) {
-		i = len(p.Subsets) - 1 - i
+func (r *Roster) costAsKruise(m *Member) int32 {
+	i := m.Subset
+	if i != None && r.isOlder(m) {
+		i = len(r.policy.Subsets) - 1 - i
 	}
-	if of.class == aboveQuota || of.class == aboveQuotaOfOlder {
-		return p.surplusCost(i)
+	if r.count().over[m] {
+		return r.policy.surplusCost(i)
 	}
-	return p.DeletionCost(i, 1)
+	return r.policy.DeletionCost(i, 1)
 }
 
 // DeletionCost is the cost of a pod that is within quota or in no subset, and of no older revision. The pod is the ordinal-th of its subset to be kept, counted from 1. The ordinal

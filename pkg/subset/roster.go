@@ -4,34 +4,24 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/google/btree"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
 // Roster is the pods of one spread at one plan. It knows which pods are above a quota, which have a wrong deletion cost, and which wait for a slot
-// that others hold. The cost of an update or a query depends on how much has changed or is wrong, and not on the number of pods. It is not safe for
-// concurrent use.
+// that others hold. It counts all pods after a change, when it is asked. It is not safe for concurrent use.
 type Roster struct {
 	// Latest is the revision that the workload rolls out, for the costs of a spread that behaves as OpenKruise's. Empty if the workload has no
 	// revisions, or one controller for all of them. It must be set before the first Put.
 	Latest string
 
-	policy *Policy
-	spread string
-	plan   Plan
-
+	policy  *Policy
+	spread  string
+	plan    Plan
 	members map[types.UID]*Member
-	tally   *Tally
-	places  map[place]*ranking
-	onNode  map[string]map[types.UID]*Member
-	// ages are the bound pods of each controller, the oldest first.
-	ages  map[types.UID]*btree.BTreeG[*Member]
-	costs map[costGroup]costs
-	// waiting are the pending pods that admission picked a subset for, and booked is their tally.
-	waiting map[types.UID]*Member
-	booked  *Tally
+	// counted is nil after a change.
+	counted *counted
 }
 
 // Member is a pod of a roster. The roster owns it and changes it with the next Put of the pod.
@@ -42,13 +32,19 @@ type Member struct {
 	Subset int
 	// Adopted is true if the node decides about the pod's subset, and not a record of Berth's.
 	Adopted bool
+}
 
-	// overQuota is true if the pod is above the quota of its subset.
-	overQuota bool
-	// costs is the group that computes its deletion cost, and aloneThen its half of the group. Nil if the pod gets no cost.
-	costs     costs
-	group     costGroup
-	aloneThen bool
+// counted is what the roster finds by looking at all pods.
+type counted struct {
+	tally *Tally
+	// live are the active pods on nodes, in no particular order, and over are those of them above the quota of their subset.
+	live []*Member
+	over map[*Member]bool
+	// onNode counts the live pods of each node. newest is the youngest of the live pods of each controller.
+	onNode map[string]int
+	newest map[types.UID]*Member
+	// waiting are the pending pods that a subset was picked for.
+	waiting []*Pod
 }
 
 // place is one subset of one quota scope.
@@ -57,17 +53,9 @@ type place struct {
 	subset int
 }
 
-// degree of the trees. Subsets have dozens or thousands of pods.
-const degree = 16
-
 // NewRoster is a roster without pods. It copies the plan.
 func (p *Policy) NewRoster(plan *Plan, spread string) *Roster {
-	return &Roster{
-		policy: p, spread: spread, plan: *plan,
-		members: map[types.UID]*Member{}, tally: p.NewTally(), places: map[place]*ranking{}, onNode: map[string]map[types.UID]*Member{},
-		ages: map[types.UID]*btree.BTreeG[*Member]{}, costs: map[costGroup]costs{},
-		waiting: map[types.UID]*Member{}, booked: p.NewTally(),
-	}
+	return &Roster{policy: p, spread: spread, plan: *plan, members: map[types.UID]*Member{}}
 }
 
 // rosterOf is a roster of pods.
@@ -82,239 +70,87 @@ func (p *Policy) rosterOf(plan *Plan, pods []Pod, spread string) *Roster {
 // Put adds a pod, or updates it.
 func (r *Roster) Put(pod Pod) *Member {
 	m, known := r.members[pod.UID]
-	if known {
-		r.leave(m)
-		if ageChanges(&m.Pod, &pod) {
-			r.forgetAge(m)
-		}
-	} else {
+	if !known {
 		m = &Member{}
 		r.members[pod.UID] = m
 	}
-	m.Pod, m.Node = pod, nil
 	m.Subset, m.Adopted = r.policy.SubsetOf(&pod, r.spread)
-	if livesOnNode(&pod) {
-		r.rememberAge(m)
-	}
-	r.enter(m)
+	m.Pod, m.Node = pod, nil
+	r.counted = nil
 	return m
 }
 
 // Remove forgets a pod. An unknown pod is no error.
 func (r *Roster) Remove(uid types.UID) {
-	if m, known := r.members[uid]; known {
-		r.leave(m)
-		r.forgetAge(m)
-		delete(r.members, uid)
-	}
+	delete(r.members, uid)
+	r.counted = nil
 }
 
 // Replan replaces the plan.
-func (r *Roster) Replan(plan *Plan) {
-	r.plan = *plan
-	for at, here := range r.places {
-		r.requota(here, r.quotaOf(at.subset))
-	}
-}
+func (r *Roster) Replan(plan *Plan) { r.plan, r.counted = *plan, nil }
 
 // Plan that the roster uses.
 func (r *Roster) Plan() *Plan { return &r.plan }
 
-// Tally of the pods that hold a slot. The caller must not change it. It changes with the roster.
-func (r *Roster) Tally() *Tally { return r.tally }
+// Tally of the pods that hold a slot. The caller must not change it.
+func (r *Roster) Tally() *Tally { return r.count().tally }
 
-// Held is the tally with the pending pods that admission picked a subset for, in a new tally.
+// Held is the tally with the pending pods that a subset was picked for, in a new tally.
 func (r *Roster) Held() *Tally {
-	held := r.tally.Clone()
-	for _, m := range r.waiting {
-		index, _ := r.policy.AdmittedTo(m.Admitted, r.spread)
-		held.Add(r.policy.ScopeOf(m.Revision), index)
+	held := r.count().tally.Clone()
+	for _, pod := range r.count().waiting {
+		index, _ := r.policy.AdmittedTo(pod.Admitted, r.spread)
+		held.Add(r.policy.ScopeOf(pod.Revision), index)
 	}
 	return held
 }
 
-func livesOnNode(pod *Pod) bool { return pod.Active && pod.NodeName != "" }
-
-// enter counts a pod. A pod that ends may hold a slot, and is neither above a quota nor gets a cost.
-func (r *Roster) enter(m *Member) {
-	scope := r.policy.ScopeOf(m.Revision)
-	if !m.Active {
+// count looks at all pods, unless nothing has changed since it last did. A pod that ends may hold a slot, and is neither above a quota nor gets a cost.
+func (r *Roster) count() *counted {
+	if r.counted != nil {
+		return r.counted
+	}
+	c := &counted{tally: r.policy.NewTally(), over: map[*Member]bool{}, onNode: map[string]int{}, newest: map[types.UID]*Member{}}
+	places := map[place][]*Member{}
+	for _, m := range r.members {
+		scope := r.policy.ScopeOf(m.Revision)
 		if r.policy.HoldsSlot(&m.Pod) {
-			r.tally.Add(scope, m.Subset)
+			c.tally.Add(scope, m.Subset)
 		}
-		return
-	}
-	if m.NodeName == "" {
-		if index, counts := r.policy.AdmittedTo(m.Admitted, r.spread); counts && index != None {
-			r.waiting[m.UID] = m
-			r.booked.Add(scope, index)
+		switch {
+		case !m.Active:
+		case m.NodeName != "":
+			c.live = append(c.live, m)
+			c.onNode[m.NodeName]++
+			if newest := c.newest[m.Owner]; newest == nil || cmp.Or(newest.Created.Compare(m.Created), cmp.Compare(newest.UID, m.UID)) < 0 {
+				c.newest[m.Owner] = m
+			}
+			at := place{scope, m.Subset}
+			places[at] = append(places[at], m)
+		default:
+			if index, counts := r.policy.AdmittedTo(m.Admitted, r.spread); counts && index != None {
+				c.waiting = append(c.waiting, &m.Pod)
+			}
 		}
-		return
 	}
-	r.tally.Add(scope, m.Subset)
-	at := place{scope, m.Subset}
-	if r.places[at] == nil {
-		r.places[at] = newRanking(r.quotaOf(m.Subset))
-	}
-	r.places[at].kept.ReplaceOrInsert(m)
-	r.settle(r.places[at])
-	here := r.onNode[m.NodeName]
-	if here == nil {
-		here = map[types.UID]*Member{}
-		r.onNode[m.NodeName] = here
-	}
-	here[m.UID] = m
-	r.nodeShared(here)
-	r.assignCost(m)
-}
-
-// leave undoes enter. The pod must be as it was then.
-func (r *Roster) leave(m *Member) {
-	scope := r.policy.ScopeOf(m.Revision)
-	if !m.Active {
-		if r.policy.HoldsSlot(&m.Pod) {
-			r.tally.Remove(scope, m.Subset)
+	for at, here := range places {
+		quota := int32(0) // the plan has no place for pods of no subset
+		if at.subset != None {
+			quota = r.plan.Quota[at.subset]
 		}
-		return
-	}
-	if m.NodeName == "" {
-		if index, counts := r.policy.AdmittedTo(m.Admitted, r.spread); counts && index != None {
-			delete(r.waiting, m.UID)
-			r.booked.Remove(scope, index)
+		if quota == NoLimit || len(here) <= int(quota) {
+			continue
 		}
-		return
+		slices.SortFunc(here, byKeepBefore)
+		for _, m := range here[quota:] {
+			c.over[m] = true
+		}
 	}
-	r.withdrawCost(m)
-	here := r.onNode[m.NodeName]
-	if delete(here, m.UID); len(here) == 0 {
-		delete(r.onNode, m.NodeName)
-	}
-	r.nodeShared(here)
-	r.tally.Remove(scope, m.Subset)
-	at := place{scope, m.Subset}
-	ranked := r.places[at]
-	ranked.remove(m)
-	if r.settle(ranked); ranked.empty() {
-		delete(r.places, at)
-	}
+	r.counted = c
+	return c
 }
 
-// nodeShared updates the cost of the other pod when a node gets its second pod, or loses all but one.
-func (r *Roster) nodeShared(here map[types.UID]*Member) {
-	if len(here) > 2 {
-		return
-	}
-	for _, m := range here {
-		r.reassignCost(m)
-	}
-}
-
-// alone is true for the only pod of the workload on its node.
-func (r *Roster) alone(m *Member) bool { return len(r.onNode[m.NodeName]) == 1 }
-
-// ranking divides the pods of a place into those that are kept and those above the quota. Both are in the order of keepBefore.
-type ranking struct {
-	quota      int32
-	kept, over *btree.BTreeG[*Member]
-}
-
-func newRanking(quota int32) *ranking {
-	first := func(a, b *Member) bool { return keepBefore(&a.Pod, &b.Pod) < 0 }
-	return &ranking{quota: quota, kept: btree.NewG(degree, first), over: btree.NewG(degree, first)}
-}
-
-func (k *ranking) empty() bool { return k.kept.Len()+k.over.Len() == 0 }
-
-func (k *ranking) remove(m *Member) {
-	if m.overQuota {
-		k.over.Delete(m)
-	} else {
-		k.kept.Delete(m)
-	}
-	m.overQuota = false
-}
-
-// quotaOf is 0 for pods of no subset: the plan has no place for them.
-func (r *Roster) quotaOf(subset int) int32 {
-	if subset == None {
-		return 0
-	}
-	return r.plan.Quota[subset]
-}
-
-func (r *Roster) requota(k *ranking, quota int32) {
-	if k.quota != quota {
-		k.quota = quota
-		r.settle(k)
-	}
-}
-
-// settle moves pods between kept and over until kept has as many as the quota allows.
-func (r *Roster) settle(k *ranking) {
-	for k.quota != NoLimit && k.kept.Len() > int(k.quota) {
-		m, _ := k.kept.DeleteMax()
-		m.overQuota = true
-		k.over.ReplaceOrInsert(m)
-		r.reassignCost(m)
-	}
-	for k.over.Len() > 0 && (k.quota == NoLimit || k.kept.Len() < int(k.quota)) {
-		m, _ := k.over.DeleteMin()
-		m.overQuota = false
-		k.kept.ReplaceOrInsert(m)
-		r.reassignCost(m)
-	}
-}
-
-// ageChanges is true if the pod's position in ages may change.
-func ageChanges(before, after *Pod) bool {
-	return before.Owner != after.Owner || before.Revision != after.Revision || !before.Created.Equal(after.Created) || livesOnNode(before) != livesOnNode(after)
-}
-
-func (r *Roster) rememberAge(m *Member) {
-	ages := r.ages[m.Owner]
-	if ages == nil {
-		ages = btree.NewG(degree, func(a, b *Member) bool {
-			return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID)) < 0
-		})
-		r.ages[m.Owner] = ages
-	}
-	r.changeAges(ages, func() { ages.ReplaceOrInsert(m) })
-}
-
-func (r *Roster) forgetAge(m *Member) {
-	ages := r.ages[m.Owner]
-	if ages == nil || !livesOnNode(&m.Pod) {
-		return
-	}
-	r.changeAges(ages, func() { ages.Delete(m) })
-	if ages.Len() == 0 {
-		delete(r.ages, m.Owner)
-	}
-}
-
-// changeAges makes a change to the ages of a controller's pods. If that changes the newest revision, it updates their costs.
-func (r *Roster) changeAges(ages *btree.BTreeG[*Member], change func()) {
-	before, had := ages.Max()
-	change()
-	if after, has := ages.Max(); had && has && before.Revision != after.Revision {
-		ages.Ascend(func(m *Member) bool {
-			r.reassignCost(m)
-			return true
-		})
-	}
-}
-
-// isOlder is true for a pod of an older revision; see Costs.
-func (r *Roster) isOlder(m *Member) bool {
-	if len(r.policy.Subsets) == 1 {
-		return false
-	}
-	if r.policy.Kruise {
-		return r.Latest != "" && m.Revision != r.Latest
-	}
-	newest, _ := r.ages[m.Owner].Max()
-	return newest.Revision != m.Revision
-}
+func byKeepBefore(a, b *Member) int { return keepBefore(&a.Pod, &b.Pod) }
 
 // Excess is a bound pod above the plan.
 type Excess struct {
@@ -330,15 +166,12 @@ type Excess struct {
 // not above the plan.
 func (r *Roster) Surplus() []Excess {
 	var surplus []Excess
-	for at, here := range r.places {
+	for m := range r.count().over {
 		reason := v1beta1.ReasonOverQuota
-		if at.subset == None {
+		if m.Subset == None {
 			reason = v1beta1.ReasonNoSubset
 		}
-		here.over.Ascend(func(m *Member) bool {
-			surplus = append(surplus, Excess{Pod: m.Pod, Subset: at.subset, Reason: reason})
-			return true
-		})
+		surplus = append(surplus, Excess{Pod: m.Pod, Subset: m.Subset, Reason: reason})
 	}
 	slices.SortFunc(surplus, func(a, b Excess) int {
 		return cmp.Or(cmp.Compare(r.policy.surplusCost(a.Subset), r.policy.surplusCost(b.Subset)), keepBefore(&b.Pod, &a.Pod))
@@ -352,8 +185,8 @@ func (r *Roster) withoutLent(surplus []Excess) []Excess {
 		return surplus
 	}
 	over := map[string]int32{} // how many pods of each scope are above quotas and not lent
-	for _, scope := range r.tally.Scopes() {
-		over[scope] = r.policy.OverQuota(&r.plan, r.tally.Kept(scope))
+	for _, scope := range r.Tally().Scopes() {
+		over[scope] = r.policy.OverQuota(&r.plan, r.Tally().Kept(scope))
 	}
 	return slices.DeleteFunc(surplus, func(e Excess) bool {
 		if e.Subset == None {
@@ -373,15 +206,9 @@ func (p *Policy) Surplus(plan *Plan, pods []Pod, spread string) []Excess {
 // Overbooked are pending pods whose subset, picked by admission, has no room for them, although a replacement would get another subset. They should
 // be replaced. The oldest pods keep their subset. A pod of a Job is left waiting, because its Job would count a failure.
 func (r *Roster) Overbooked() []*Pod {
-	if !r.isOverbooked() {
-		return nil
-	}
-	waiting := make([]*Pod, 0, len(r.waiting))
-	for _, m := range r.waiting {
-		waiting = append(waiting, &m.Pod)
-	}
+	waiting := r.count().waiting
 	slices.SortFunc(waiting, keepBefore)
-	kept := r.tally.Clone()
+	kept := r.Tally().Clone()
 	var overbooked []*Pod
 	for _, pod := range waiting {
 		index, _ := r.policy.AdmittedTo(pod.Admitted, r.spread)
@@ -398,25 +225,4 @@ func (r *Roster) Overbooked() []*Pod {
 		kept.Add(scope, verdict.Subset)
 		return !verdict.Allowed() || pod.OfJob
 	})
-}
-
-// isOverbooked is true if there is any overbooked pod.
-func (r *Roster) isOverbooked() bool {
-	for _, scope := range r.booked.Scopes() {
-		booked, counts, over := r.booked.Kept(scope), slices.Clone(r.tally.Kept(scope)), false
-		if counts == nil {
-			counts = make(Counts, len(r.plan.Quota))
-		}
-		for i, quota := range r.plan.Quota {
-			waiting := booked.At(i)
-			if free := Free(quota, counts[i]); free != NoLimit && waiting > free {
-				waiting, over = free, true
-			}
-			counts[i] += waiting
-		}
-		if over && r.policy.Admit(&r.plan, counts, Candidate{}).Allowed() {
-			return true
-		}
-	}
-	return false
 }

@@ -127,25 +127,3 @@ func (s *seating) upTo(seats int32) []int32 {
 func (s *seating) cost(subset int, ordinal int32) int32 {
 	return max(firstSeatCost-s.of(subset, ordinal), 1)
 }
-
-// ordinal is the ordinal of the pod with this cost in a subset that has seats. It is false if no pod has this cost.
-func (s *seating) ordinal(subset int, cost *int32) (ordinal int32, found bool) {
-	if cost == nil || *cost < 1 || *cost >= firstSeatCost {
-		return 0, false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	seat, seats := firstSeatCost-*cost, s.seats[subset]
-	if s.period > 0 {
-		place, found := slices.BinarySearch(seats, (seat-1)%s.period+1)
-		return (seat-1)/s.period*int32(len(seats)) + int32(place) + 1, found
-	}
-	if first := int32(firstLateSeat + lateSeats*subset); seat >= first && seat < first+lateSeats {
-		s.extend(mostSeats) // late seats are given only then
-		return int32(len(s.seats[subset])) + seat - first + 1, true
-	}
-	s.extend(int(seat))
-	seats = s.seats[subset]
-	place, found := slices.BinarySearch(seats, seat)
-	return int32(place) + 1, found
-}
