@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
@@ -49,7 +48,7 @@ const concurrentWrites = 8
 type podChange struct {
 	pod *subset.Pod
 	// cost is nil if the pod's cost is right.
-	cost *int32
+	cost *subset.PodCost
 	// record that the pod lacks. Nil if it has a valid one.
 	record *v1beta1.MatchedSubset
 	// adoptedBy is the subset whose label and metadata the pod lacks. Nil if it should not get any.
@@ -73,7 +72,7 @@ func podChanges(spread *v1beta1.WorkloadSpread, f *facts) []podChange {
 		return byPod[pod.UID]
 	}
 	for _, want := range f.roster.WrongCosts() {
-		of(want.Pod).cost = ptr.To(want.Cost)
+		of(want.Pod).cost = &want
 	}
 	for _, e := range f.unwritten {
 		in := &f.policy.Subsets[e.Subset]
@@ -254,7 +253,10 @@ func (r *reconciler) correctPod(ctx context.Context, namespace string, change po
 		want.Labels[v1beta1.SubsetLabel] = in.Name
 	}
 	if change.cost != nil {
-		want.Annotations[v1beta1.PodDeletionCostAnnotation] = strconv.Itoa(int(*change.cost))
+		want.Annotations[v1beta1.PodDeletionCostAnnotation] = strconv.Itoa(int(change.cost.Cost))
+		if change.cost.Asked != change.pod.AskedBefore {
+			want.Annotations[v1beta1.AskedCostAnnotation] = strconv.Itoa(int(change.cost.Asked))
+		}
 	}
 	metadata := map[string]any{"uid": want.UID, "labels": want.Labels, "annotations": want.Annotations}
 	if want.ResourceVersion != "" {

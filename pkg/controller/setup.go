@@ -136,7 +136,7 @@ func keepOfPod(obj any) (any, error) {
 	}
 	kept.ManagedFields = nil
 	kept.Annotations = nil
-	for _, key := range []string{v1beta1.MatchedAnnotation, v1beta1.AdmittedAnnotation, v1beta1.PodDeletionCostAnnotation, policyv1beta1.NoProtectAnnotation,
+	for _, key := range []string{v1beta1.MatchedAnnotation, v1beta1.AdmittedAnnotation, v1beta1.PodDeletionCostAnnotation, v1beta1.AskedCostAnnotation, policyv1beta1.NoProtectAnnotation,
 		policyv1beta1.SelectorKeysAnnotation} {
 		if value, found := pod.Annotations[key]; found {
 			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value)

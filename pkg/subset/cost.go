@@ -2,6 +2,8 @@ package subset
 
 import (
 	"cmp"
+	"math"
+	"math/bits"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -11,6 +13,8 @@ import (
 type PodCost struct {
 	Pod  *Pod
 	Cost int32
+	// Asked is the cost that the pod's application asks for. 0 if it asks for none.
+	Asked int32
 }
 
 // Costs are the deletion costs of the active bound pods. A controller that scales down deletes the pods with the lowest cost first, and the layout
@@ -30,6 +34,8 @@ type PodCost struct {
 // know, and a rollout would write every pod. Pods whose cost is right keep it, so that as few pods as possible are written. A pod that is not
 // ready is deleted before all others of its controller, whatever its cost: that is a rule of the ReplicaSet controller.
 //
+// An application may write a cost of its own, as Kubernetes documents it. It decides inside a subset: within is added to the cost, or the pods get their seats in that order.
+//
 // A spread that behaves as OpenKruise's has OpenKruise's costs, also with percentages, minimums and weights. There a pod is of an older revision if
 // its Deployment rolls out another one; see Roster.Latest. The order of the subsets is then the other way round:
 //
@@ -41,7 +47,9 @@ func (r *Roster) Costs() []PodCost { return r.costs(func(PodCost) bool { return 
 
 // WrongCosts are those of Costs that differ from what the pods carry.
 func (r *Roster) WrongCosts() []PodCost {
-	return r.costs(func(c PodCost) bool { return c.Pod.Cost == nil || *c.Pod.Cost != c.Cost })
+	return r.costs(func(c PodCost) bool {
+		return c.Pod.Cost == nil || *c.Pod.Cost != c.Cost || c.Pod.AskedBefore != c.Asked
+	})
 }
 
 // Costs is Roster.Costs of these pods.
@@ -57,10 +65,11 @@ func (r *Roster) costs(wanted func(PodCost) bool) (list []PodCost) {
 		subset int
 	}
 	give := func(m *Member, cost int32) {
-		if c := (PodCost{&m.Pod, cost}); wanted(c) {
+		if c := (PodCost{&m.Pod, cost, m.asked}); wanted(c) {
 			list = append(list, c)
 		}
 	}
+	giveAt := func(m *Member, cost int32) { give(m, cost+within(m.asked)) }
 	p, counted, groups := r.policy, r.count(), map[group][]*Member{}
 	for _, m := range counted.live {
 		switch {
@@ -68,43 +77,81 @@ func (r *Roster) costs(wanted func(PodCost) bool) (list []PodCost) {
 		case p.Kruise:
 			give(m, r.costAsKruise(m))
 		case r.isOlder(m):
-			give(m, -100*int32(len(p.Subsets)+2))
+			giveAt(m, -100*int32(len(p.Subsets)+2))
 		case m.Subset == None, counted.over[m] && !p.graded(m.Subset):
-			give(m, p.surplusCost(m.Subset))
+			giveAt(m, p.surplusCost(m.Subset))
 		default:
 			of := group{m.Owner, m.Subset}
 			groups[of] = append(groups[of], m)
 		}
 	}
 	for of, pods := range groups {
-		var shared, alone []*Member
-		for _, m := range pods {
-			if counted.onNode[m.NodeName] > 1 {
-				shared = append(shared, m)
-			} else {
-				alone = append(alone, m) // should be deleted first
-			}
-		}
+		alone := func(m *Member) bool { return counted.onNode[m.NodeName] == 1 } // should be deleted first
 		if p.graded(of.subset) {
-			p.seat(of.subset, 1, shared, give)
-			p.seat(of.subset, int32(len(shared))+1, alone, give)
+			rank := func(m *Member) int32 {
+				if alone(m) {
+					return 2*within(m.asked) - 1
+				}
+				return 2 * within(m.asked)
+			}
+			slices.SortFunc(pods, func(a, b *Member) int { return cmp.Compare(rank(b), rank(a)) })
+			for first := 0; first < len(pods); {
+				end := first + 1
+				for end < len(pods) && rank(pods[end]) == rank(pods[first]) {
+					end++
+				}
+				p.seat(of.subset, int32(first+1), pods[first:end], give)
+				first = end
+			}
 			continue
 		}
-		cost := p.DeletionCost(of.subset, 1)
-		for _, m := range shared {
-			give(m, cost)
+		discount := int32(1)
+		if !slices.ContainsFunc(pods, func(m *Member) bool { return !alone(m) }) {
+			discount = 0 // it would cost writes and change nothing
 		}
-		if len(shared) > 0 { // if all of them are alone, a discount would cost writes and change nothing
-			cost--
-		}
-		for _, m := range alone {
-			give(m, cost)
+		for _, m := range pods {
+			cost := p.DeletionCost(of.subset, 1)
+			if alone(m) {
+				cost -= discount
+			}
+			giveAt(m, cost)
 		}
 	}
 	slices.SortFunc(list, func(a, b PodCost) int {
 		return cmp.Or(cmp.Compare(a.Pod.Name, b.Pod.Name), cmp.Compare(a.Pod.UID, b.Pod.UID))
 	})
 	return list
+}
+
+// asked is the cost that the application of a pod asks for, 0 if it asks for none: a cost that Berth does not write, or the one that Berth has noted when it replaced that.
+func (p *Policy) asked(pod *Pod) int32 {
+	switch {
+	case p.Kruise || pod.Cost == nil:
+		return 0
+	case p.writes(*pod.Cost) || p.writes(*pod.Cost-within(pod.AskedBefore)):
+		return pod.AskedBefore
+	default:
+		return *pod.Cost
+	}
+}
+
+// writes is true for a cost that Berth writes if the application asks for none.
+func (p *Policy) writes(cost int32) bool {
+	n := int32(len(p.Subsets))
+	isBase := func(base int32) bool { return base != 0 && base%100 == 0 && -100*(n+2) <= base && base <= 100*n }
+	return isBase(cost) || cost > 0 && isBase(cost+1) || firstSeatCost-firstLateSeat-lateSeats*n <= cost && cost < firstSeatCost
+}
+
+// within is the order of costs that applications ask for, from -44 to 44, so that it does not mix the costs of subsets. It is exact up to 16, and goes by powers of two beyond.
+func within(asked int32) int32 {
+	size := min(max(int64(asked), -int64(asked)), math.MaxInt32)
+	if size > 16 {
+		size = 12 + int64(bits.Len64(uint64(size)))
+	}
+	if asked < 0 {
+		return -int32(size)
+	}
+	return int32(size)
 }
 
 // isOlder is true for a pod of an older revision; see Costs.

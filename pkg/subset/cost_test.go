@@ -2,6 +2,7 @@ package subset
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -313,5 +314,103 @@ func TestScaleDownTakesMinimumsLast(t *testing.T) {
 		if before <= after {
 			t.Errorf("pod %v costs %d and pod %v %d, want less", order[i], before, order[i+1], after)
 		}
+	}
+}
+
+// answered are the pods after the wrong costs were written, and how many that were.
+func answered(p *Policy, pods []Pod) int {
+	plan := p.Plan(int32(len(pods)))
+	wrong := p.rosterOf(&plan, pods, "web").WrongCosts()
+	for _, c := range wrong {
+		for i := range pods {
+			if pods[i].UID == c.Pod.UID {
+				pods[i].Cost, pods[i].AskedBefore = ptr.To(c.Cost), c.Asked
+			}
+		}
+	}
+	return len(wrong)
+}
+
+// TestAnApplicationOrdersThePodsOfASubset: the application writes a cost of its own into the annotation, and changes it. The subsets keep their order.
+func TestAnApplicationOrdersThePodsOfASubset(t *testing.T) {
+	for name, spec := range map[string]string{"counts": twoAndOne, "percentages": oneOneThree} {
+		t.Run(name, func(t *testing.T) {
+			p := compile(t, spec)
+			rapid.Check(t, func(t *rapid.T) {
+				pods := kept("rs", "1", "a", rapid.IntRange(0, 4).Draw(t, "a"), "b", rapid.IntRange(0, 4).Draw(t, "b"), "", rapid.IntRange(0, 2).Draw(t, "none"))
+				answered(p, pods)
+				before := byName(pods)
+				asked := map[string]int32{}
+				for range rapid.IntRange(0, 6).Draw(t, "changes") {
+					if len(pods) == 0 {
+						break
+					}
+					pod := &pods[rapid.IntRange(0, len(pods)-1).Draw(t, "pod")]
+					cost := rapid.SampledFrom([]int32{0, 1, 5, 16, 17, 250, 1000, 70_000, math.MaxInt32, -1, -3, -900, math.MinInt32}).Draw(t, "cost")
+					pod.Cost = ptr.To(cost)
+					if asked[pod.Name] = cost; rapid.Bool().Draw(t, "answered") {
+						answered(p, pods)
+					}
+				}
+				answered(p, pods)
+				if again := answered(p, pods); again > 0 {
+					t.Fatalf("%d costs are written again", again)
+				}
+				after := byName(pods)
+				for one, a := range after {
+					for other, b := range after {
+						switch {
+						case before[one]/100 > before[other]/100 && name == "counts" && a <= b:
+							t.Fatalf("%s costs %d and %s %d, and cost %d and %d before somebody asked", one, a, other, b, before[one], before[other])
+						case subsetIn(pods, one) == subsetIn(pods, other) && bandOf(before[one]) == bandOf(before[other]) && within(asked[one]) > within(asked[other]) && a <= b:
+							t.Fatalf("%s costs %d and %s %d, for which the application asks %d and %d", one, a, other, b, asked[one], asked[other])
+						}
+					}
+				}
+				for name := range asked {
+					for i := range pods {
+						if pods[i].Name == name {
+							pods[i].Cost = nil // the application asks for nothing any more
+						}
+					}
+				}
+				answered(p, pods)
+				if name == "counts" {
+					if diff := cmp.Diff(before, byName(pods)); diff != "" {
+						t.Fatalf("costs when nobody asks any more (-before +now):\n%s", diff)
+					}
+				}
+			})
+		})
+	}
+}
+
+func byName(pods []Pod) map[string]int32 {
+	costs := map[string]int32{}
+	for i := range pods {
+		costs[pods[i].Name] = *pods[i].Cost
+	}
+	return costs
+}
+
+func subsetIn(pods []Pod, name string) string {
+	return pods[slices.IndexFunc(pods, func(p Pod) bool { return p.Name == name })].Record.Subset
+}
+
+// bandOf is the same for pods of one subset whose costs without a request mean the same.
+func bandOf(cost int32) int32 {
+	if cost > firstSeatCost/2 {
+		return firstSeatCost
+	}
+	return cost
+}
+
+// TestASpreadAsOpenKruisesAsksNoApplication: OpenKruise replaces every cost.
+func TestASpreadAsOpenKruisesAsksNoApplication(t *testing.T) {
+	p, pods := compile(t, twoAndOne), kept("rs", "1", "a", 2)
+	p.Kruise = true
+	pods[0].Cost = ptr.To[int32](1000)
+	if got := costsOf(p, 2, pods); got["rs-1a0"] != 200 || got["rs-1a1"] != 200 {
+		t.Errorf("got %v", got)
 	}
 }

@@ -25,6 +25,8 @@ type Pod struct {
 	Position int32
 	// Cost is the pod's deletion cost. Nil if it has none, or a value that is not a number.
 	Cost *int32
+	// AskedBefore is the cost that the application asked for when Berth wrote Cost. 0 if it asked for none.
+	AskedBefore int32
 	// CostIgnored is true if the pod's controller does not read deletion costs. Such a pod gets none.
 	CostIgnored bool
 	// OfJob is true if the pod's controller takes a deleted pod for one that has failed, so that nobody may delete or evict the pod.
@@ -72,12 +74,18 @@ type Admitted struct {
 
 // Observe reads what the model needs from a pod and its node, which may be nil.
 func Observe(pod *corev1.Pod, node *corev1.Node) Pod {
+	asked := costIn(pod, v1beta1.AskedCostAnnotation)
+	if asked == nil {
+		asked = new(int32)
+	}
 	return Pod{
+		AskedBefore: *asked,
+
 		Name:     pod.Name,
 		UID:      pod.UID,
 		Revision: RevisionOf(pod),
 		Owner:    ownerOf(pod),
-		Cost:     costOf(pod),
+		Cost:     costIn(pod, v1beta1.PodDeletionCostAnnotation),
 		Record:   RecordOf(pod),
 		Admitted: AdmittedOf(pod),
 		Labels:   pod.Labels,
@@ -97,8 +105,9 @@ func ownerOf(pod *corev1.Pod) types.UID {
 	return ""
 }
 
-func costOf(pod *corev1.Pod) *int32 {
-	value, found := pod.Annotations[v1beta1.PodDeletionCostAnnotation]
+// costIn is nil if the annotation is missing or no number.
+func costIn(pod *corev1.Pod, annotation string) *int32 {
+	value, found := pod.Annotations[annotation]
 	if !found {
 		return nil
 	}

@@ -32,6 +32,8 @@ type Member struct {
 	Subset int
 	// Adopted is true if the node decides about the pod's subset, and not a record of Berth's.
 	Adopted bool
+	// asked is the deletion cost that the pod's application asks for, 0 if it asks for none.
+	asked int32
 }
 
 // counted is what the roster finds by looking at all pods.
@@ -75,7 +77,7 @@ func (r *Roster) Put(pod Pod) *Member {
 		r.members[pod.UID] = m
 	}
 	m.Subset, m.Adopted = r.policy.SubsetOf(&pod, r.spread)
-	m.Pod, m.Node = pod, nil
+	m.Pod, m.Node, m.asked = pod, nil, r.policy.asked(&pod)
 	r.counted = nil
 	return m
 }

@@ -94,7 +94,7 @@ func TestTheOrderOfChangesDoesNotMatter(t *testing.T) {
 			expectEqual(t, step, "overbooked", anew.Overbooked(), roster.Overbooked())
 			for _, c := range roster.Costs() {
 				pod := *pods[c.Pod.UID]
-				pod.Cost = ptr.To(c.Cost)
+				pod.Cost, pod.AskedBefore = ptr.To(c.Cost), c.Asked
 				anew.Put(pod)
 			}
 			expectEqual(t, step, "wrong costs after they were written", []PodCost(nil), anew.WrongCosts())
@@ -124,7 +124,7 @@ func BenchmarkRoster(b *testing.B) {
 				}
 				for _, c := range roster.Costs() {
 					pod := *c.Pod
-					pod.Cost = ptr.To(c.Cost)
+					pod.Cost, pod.AskedBefore = ptr.To(c.Cost), c.Asked
 					roster.Put(pod)
 				}
 				b.ReportAllocs()

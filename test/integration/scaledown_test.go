@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/test/harness"
@@ -104,5 +106,57 @@ func TestCountsAreScaledDownFromTheLastSubsetToTheFirst(t *testing.T) {
 		scale(t, ns, "web", step.replicas)
 		expectPlaces(t, ns, step.want)
 	}
+	expectNoViolation(t)
+}
+
+// TestAnApplicationSaysWhichPodOfASubsetIsBusy: it writes the annotation that Kubernetes documents. The order of the subsets stays.
+func TestAnApplicationSaysWhichPodOfASubsetIsBusy(t *testing.T) {
+	pools(t, "a", "b")
+	ns := namespace(t)
+	apply(t, ns, spreadHeader+"\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"+fmt.Sprintf(twoPools, "2"))
+	apply(t, ns, deployment("web", 6, ""))
+	expectPlaces(t, ns, "a=2 b=4")
+	annotate := func(ctx context.Context, pod, cost string) error {
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, v1beta1.PodDeletionCostAnnotation, cost)
+		_, err := the.Client.CoreV1().Pods(ns).Patch(ctx, pod, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}
+	// The ReplicaSet controller would delete the youngest of a subset first.
+	youngest := func(in string) string {
+		pods, err := the.Pods(t.Context(), ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.Labels[v1beta1.SubsetLabel] != in || p.DeletionTimestamp != nil })
+		return slices.MaxFunc(pods, func(a, b corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) }).Name
+	}
+	inA, inB := youngest("a"), youngest("b")
+	costOf := func(pod string, want string) {
+		t.Helper()
+		waitFor(t, "pod "+pod+" costs "+want, func(ctx context.Context) (string, error) {
+			got, err := the.Client.CoreV1().Pods(ns).Get(ctx, pod, metav1.GetOptions{})
+			if err != nil || got.Annotations[v1beta1.PodDeletionCostAnnotation] == want {
+				return "", err
+			}
+			return fmt.Sprint(got.Annotations), nil
+		})
+	}
+	for _, pod := range []string{inA, inB} {
+		if err := annotate(t.Context(), pod, `"1000"`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	costOf(inA, "222")
+	costOf(inB, "122")
+	scale(t, ns, "web", 3)
+	expectPlaces(t, ns, "a=2 b=1")
+	costOf(inB, "122") // it is there
+	if err := annotate(t.Context(), inB, `"0"`); err != nil {
+		t.Fatal(err)
+	}
+	costOf(inB, "100")
+	scale(t, ns, "web", 1)
+	expectPlaces(t, ns, "a=1 b=0")
+	costOf(inA, "222")
 	expectNoViolation(t)
 }

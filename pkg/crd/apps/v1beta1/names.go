@@ -40,6 +40,9 @@ const (
 	// PodDeletionCostAnnotation is read by the ReplicaSet controller: it deletes pods with a lower cost first.
 	PodDeletionCostAnnotation = "controller.kubernetes.io/pod-deletion-cost"
 
+	// AskedCostAnnotation is the deletion cost that the application of a pod has written into PodDeletionCostAnnotation, where Berth has replaced it. 0 means none.
+	AskedCostAnnotation = "berth.dev/asked-deletion-cost"
+
 	// SchedulerName is the default name under which pods choose Berth's scheduler.
 	SchedulerName = "berth-scheduler"
 )
