@@ -517,13 +517,13 @@ func TestAClusterThatFailsWritesIsFull(t *testing.T) {
 	w.refuse = storageIsFull
 	w.untilWithErrors(40 * time.Second)
 	w.expect("4 4 0")
-	w.untilWithErrors(time.Hour)
+	w.untilWithErrors(10 * time.Minute)
 	w.expect("6 6 0")
 	if c := w.frs().Status.Clusters[2]; c.State != v1alpha1.ClusterFull || !strings.Contains(c.Message, "database space exceeded") {
 		t.Errorf("got %+v", c)
 	}
 	w.refuse = func(string, string) error { return nil }
-	w.until(2 * time.Hour)
+	w.until(20 * time.Minute)
 	w.expect("4 4 4")
 }
 
@@ -534,10 +534,10 @@ func TestAClusterThatFailsWritesKeepsNoOthersFromGrowing(t *testing.T) {
 	w.live()
 	w.expect("4 4 4")
 	w.refuse = storageIsFull
-	w.untilWithErrors(10 * time.Minute)
+	w.untilWithErrors(3 * time.Minute)
 	w.expect("4 4 4")
 	w.change(func(frs *v1alpha1.FederatedReplicaSet) { frs.Spec.Replicas = ptr.To[int32](60) })
-	w.untilWithErrors(10 * time.Minute)
+	w.untilWithErrors(5 * time.Minute)
 	var sum, here int32
 	for _, name := range []string{"a", "b", "c"} {
 		if n := replicasOf(w.set(name)); name == "c" {
