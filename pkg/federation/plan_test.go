@@ -27,6 +27,24 @@ func TestAnotherReplicaSetIsLeftAlone(t *testing.T) {
 	}
 }
 
+// TestARefusalCountsOnce until the cluster is to be tried again: otherwise the status would change with each one, and the hub would write at once.
+func TestARefusalCountsOnce(t *testing.T) {
+	w := newWorld(t, nil, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w.status = w.policy.Plan(w.observe()).Status
+	for _, tc := range []struct {
+		after time.Duration
+		want  bool
+	}{{0, true}, {time.Second, false}, {w.policy.Retry, true}, {w.policy.Retry, false}, {w.policy.Retry, true}} {
+		w.now = w.now.Add(tc.after)
+		if got := w.policy.Refuse(&w.status, "c", fmt.Sprint("refusal at ", w.now), w.now); got != tc.want {
+			t.Errorf("after %s more: it counts: %v", tc.after, got)
+		}
+	}
+	if c := statusOf(&w.status, "c"); c.Capacity.Failures != 3 {
+		t.Errorf("got %+v", c)
+	}
+}
+
 // TestARefusedReplicaSet: the API server of c does not accept the ReplicaSet. Others run its replicas, and it is tried again.
 func TestARefusedReplicaSet(t *testing.T) {
 	w := newWorld(t, nil, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
