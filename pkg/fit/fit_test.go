@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/ptr"
 )
 
 // filters of a cluster that has these objects besides nodes and pods.
@@ -103,6 +104,50 @@ func TestPlace(t *testing.T) {
 			on, verdict, why := rooms.Place(t.Context(), tc.pod, tc.instead, tc.may)
 			if verdict != tc.want || on != tc.wantOn {
 				t.Errorf("got %d on %q (%v), want %d on %q", verdict, on, why, tc.want, tc.wantOn)
+			}
+		})
+	}
+}
+
+func TestPlaceByPreemption(t *testing.T) {
+	f := filters(t)
+	withPriority := func(p *corev1.Pod, priority int32) *corev1.Pod {
+		p.Spec.Priority = &priority
+		return p
+	}
+	never := withPriority(pod("new", "900m", ""), 5)
+	never.Spec.PreemptionPolicy = ptr.To(corev1.PreemptNever)
+	for name, tc := range map[string]struct {
+		there []*corev1.Pod
+		pod   *corev1.Pod
+		mayGo bool
+		want  []Verdict // of several such pods, one after the other
+	}{
+		"placeholders give way":               {[]*corev1.Pod{withPriority(pod("x", "900m", "a0"), -10), withPriority(pod("y", "900m", "a1"), -10)}, pod("new", "900m", ""), true, []Verdict{Fits, Fits, DoesNotFit}},
+		"as many as it takes":                 {[]*corev1.Pod{withPriority(pod("x", "400m", "a0"), -10), withPriority(pod("z", "400m", "a0"), -9), pod("y", "900m", "a1")}, pod("new", "500m", ""), true, []Verdict{Fits, Fits, DoesNotFit}},
+		"those that may not go stay":          {[]*corev1.Pod{withPriority(pod("x", "900m", "a0"), -10), withPriority(pod("y", "900m", "a1"), -10)}, pod("new", "900m", ""), false, []Verdict{DoesNotFit}},
+		"pods of the same priority stay":      {[]*corev1.Pod{pod("x", "900m", "a0"), pod("y", "900m", "a1")}, pod("new", "900m", ""), true, []Verdict{DoesNotFit}},
+		"free room is used first":             {[]*corev1.Pod{withPriority(pod("x", "900m", "a0"), -10)}, pod("new", "900m", ""), true, []Verdict{Fits, Fits, DoesNotFit}},
+		"a pod may not preempt":               {[]*corev1.Pod{pod("x", "900m", "a0"), pod("y", "900m", "a1")}, never, true, []Verdict{DoesNotFit}},
+		"too small a victim stays and counts": {[]*corev1.Pod{withPriority(pod("x", "100m", "a0"), -10), pod("z", "800m", "a0"), pod("y", "900m", "a1")}, pod("new", "300m", ""), true, []Verdict{DoesNotFit, DoesNotFit}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rooms, err := f.Take(tc.there, []*corev1.Node{node("a0", "a"), node("a1", "a")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, want := range tc.want {
+				next := tc.pod.DeepCopy()
+				next.Name, next.UID = fmt.Sprint("new-", i), types.UID(fmt.Sprint("new-", i))
+				_, verdict, why := rooms.PlaceByPreemption(t.Context(), next, nil, inPool("a"), func(*corev1.Pod) bool { return tc.mayGo })
+				if verdict != want {
+					t.Errorf("pod %d: got %d (%v), want %d", i, verdict, why, want)
+				}
+			}
+			if tc.want[0] == DoesNotFit {
+				if _, verdict, _ := rooms.Place(t.Context(), pod("small", "150m", ""), nil, inPool("a")); verdict != DoesNotFit {
+					t.Error("a pod that stays has lost its room")
+				}
 			}
 		})
 	}

@@ -1,7 +1,9 @@
 package fit
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -104,6 +107,47 @@ func (r *Rooms) Place(ctx context.Context, pod, instead *corev1.Pod, may func(*c
 		r.leaving[instead.UID] = instead
 	}
 	return node, Fits, nil
+}
+
+// PlaceByPreemption is Place for a pod that may preempt. On one node after the other it takes away pods of lower priority for which mayGo is true, the lowest first, until the pod fits.
+// They are gone from now on. If no node fits, nothing has changed.
+func (r *Rooms) PlaceByPreemption(ctx context.Context, pod, instead *corev1.Pod, may func(*corev1.Node) bool, mayGo func(*corev1.Pod) bool) (string, Verdict, error) {
+	if node, verdict, why := r.Place(ctx, pod, instead, may); verdict != DoesNotFit || pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever {
+		return node, verdict, why
+	}
+	picture, logger, priority := r.filters.picture, klog.FromContext(ctx), corev1helpers.PodPriority(pod)
+	for _, info := range picture.nodes {
+		if !may(info.Node()) {
+			continue
+		}
+		var victims []*corev1.Pod
+		for _, on := range info.GetPods() {
+			if other := on.GetPod(); corev1helpers.PodPriority(other) < priority && mayGo(other) {
+				victims = append(victims, other)
+			}
+		}
+		slices.SortFunc(victims, func(a, b *corev1.Pod) int {
+			return cmp.Compare(corev1helpers.PodPriority(a), corev1helpers.PodPriority(b))
+		})
+		only := func(n *corev1.Node) bool { return n.Name == info.Node().Name }
+		for i, victim := range victims {
+			if !picture.remove(logger, victim) {
+				return "", Unknown, fmt.Errorf("pod %s/%s is not on its node", victim.Namespace, victim.Name)
+			}
+			if node, verdict, _ := r.Place(ctx, pod, instead, only); verdict == Fits {
+				return node, Fits, nil
+			}
+			if i < len(victims)-1 {
+				continue
+			}
+			for _, back := range victims {
+				if err := picture.add(back); err != nil {
+					return "", Unknown, err
+				}
+			}
+		}
+	}
+	return "", DoesNotFit, errors.New("no node has room, even without pods of lower priority")
 }
 
 // looksAtOthers is true for a pod that may fit less where others are gone. That is what affinity to them and even spreading do; room for resources,

@@ -1,11 +1,11 @@
 package cycle
 
 import (
-	"cmp"
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"time"
 
@@ -77,14 +77,12 @@ const shuffleEvery = 10 * time.Minute
 
 // order is that in which spreads decide. It changes with time: what one spread takes and cannot use, because somebody forbids its evictions, others get another time.
 func (c *Cycle) order() []int {
-	places := make([]uint64, len(c.spreads))
+	places := make([][sha256.Size]byte, len(c.spreads))
 	order := make([]int, len(c.spreads))
 	for i, s := range c.spreads {
-		hash := fnv.New64a()
-		fmt.Fprint(hash, s.object.UID, c.Now.Unix()/int64(shuffleEvery/time.Second))
-		order[i], places[i] = i, hash.Sum64()
+		order[i], places[i] = i, sha256.Sum256(fmt.Append(nil, s.object.UID, c.Now.Unix()/int64(shuffleEvery/time.Second)))
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(places[a], places[b]) })
+	slices.SortStableFunc(order, func(a, b int) int { return bytes.Compare(places[a][:], places[b][:]) })
 	return order
 }
 

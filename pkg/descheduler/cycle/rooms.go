@@ -40,9 +40,11 @@ func (c *cluster) Room(pod *moves.Pod, in int) moves.Room {
 	if shape != "" && c.refused[shape] {
 		return moves.NoRoom
 	}
-	node, verdict, why := c.rooms.Place(c.ctx, replacement, victim, func(node *corev1.Node) bool {
+	may := func(node *corev1.Node) bool {
 		return (in == subset.None || c.facts.Policy.Subsets[in].Holds(node)) && steady(node, c.Now, c.strategy.Stable)
-	})
+	}
+	mayGo := func(pod *corev1.Pod) bool { return c.facts.Policy.Adaptive.PreemptsFirst && c.budgets.spare(pod) == "" }
+	node, verdict, why := c.rooms.PlaceByPreemption(c.ctx, replacement, victim, may, mayGo)
 	klog.FromContext(c.ctx).V(4).Info("Looked for room", "pod", klog.KObj(victim), "subset", c.name(in), "node", node, "why", why)
 	switch verdict {
 	case fit.Fits:
