@@ -36,9 +36,9 @@ import (
 //   - Fields that the API server computed from a field that the patch changes (priority from priorityClassName, overhead from runtimeClassName) are
 //     cleared, so that the API server computes them again.
 //   - If the pod has nothing that a directive could act on, $patch: delete does nothing, and $patch: replace sets the value.
+//   - Directives that clients compute, such as $setElementOrder, are refused.
 //
-// As in the API server, elements of a list that are new to the pod come before those that it has, unless $setElementOrder says otherwise. So a
-// sidecar among initContainers starts first.
+// As in the API server, elements of a list that are new to the pod come before those that it has. So a sidecar among initContainers starts first.
 //
 // A patch of nodeSelector or affinity is valid and narrows the nodes further. nodeSelector is merged key by key. The terms of
 // requiredDuringSchedulingIgnoredDuringExecution are one value, which replaces the pod's own. The subset's term is required in any case, if it is
@@ -230,7 +230,7 @@ func (p *Patch) compileSpec(spec map[string]any, path *field.Path) field.ErrorLi
 		switch {
 		case reserved:
 			check.errs = append(check.errs, field.Forbidden(path.Child(key), why))
-		case key == patchDirective || key == retainKeysDirective:
+		case key == patchDirective:
 			check.errs = append(check.errs, field.Forbidden(path.Child(key), "it would remove every field of the spec that the patch does not name; to remove a field, set it to null"))
 		case key == "containers" && spec[key] == nil:
 			check.errs = append(check.errs, field.Forbidden(path.Child(key), "a pod needs a container; to remove one, name it and add $patch: delete to it"))

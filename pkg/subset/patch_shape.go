@@ -11,19 +11,19 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Directives of strategic merge patches. Keys that begin with $ are never fields of an object.
+// The directive of strategic merge patches that a patch may have. Keys that begin with $ are never fields of an object.
 const (
-	patchDirective         = "$patch"
-	retainKeysDirective    = "$retainKeys"
-	elementOrderDirective  = "$setElementOrder/"
-	deletePrimitivesPrefix = "$deleteFromPrimitiveList/"
+	patchDirective = "$patch"
 
 	deleteIt  = "delete"
 	replaceIt = "replace"
 )
 
-func isDirective(key string) bool {
-	return key == patchDirective || key == retainKeysDirective || strings.HasPrefix(key, elementOrderDirective) || strings.HasPrefix(key, deletePrimitivesPrefix)
+func isDirective(key string) bool { return key == patchDirective || isMadeByClients(key) }
+
+// isMadeByClients is true for a directive that clients compute for a patch, and nobody writes by hand. A patch must not have it.
+func isMadeByClients(key string) bool {
+	return key == "$retainKeys" || strings.HasPrefix(key, "$setElementOrder/") || strings.HasPrefix(key, "$deleteFromPrimitiveList/")
 }
 
 var (
@@ -102,7 +102,7 @@ func (c *shapeCheck) object(object map[string]any, t reflect.Type, path *field.P
 	}
 	for _, key := range sortedKeys(object) {
 		if strings.HasPrefix(key, "$") {
-			c.directive(object, key, t, path, how)
+			c.directive(object, key, path, how)
 			continue
 		}
 		f, found := jsonField(t, key)
@@ -153,7 +153,7 @@ func (c *shapeCheck) mapping(object map[string]any, t reflect.Type, path *field.
 	for _, key := range sortedKeys(object) {
 		switch {
 		case isDirective(key):
-			c.directive(object, key, t, path, how)
+			c.directive(object, key, path, how)
 		case object[key] != nil:
 			c.value(object[key], t.Elem(), "", path.Key(key), replaced)
 		}
@@ -215,8 +215,8 @@ func (c *shapeCheck) mergedList(list []any, t reflect.Type, mergeKey string, pat
 	}
 }
 
-// directive checks a directive in an object of type t.
-func (c *shapeCheck) directive(object map[string]any, key string, t reflect.Type, path *field.Path, how mergeMode) {
+// directive checks a directive in an object.
+func (c *shapeCheck) directive(object map[string]any, key string, path *field.Path, how mergeMode) {
 	at := path.Child(key)
 	switch {
 	case how == replaced:
@@ -225,85 +225,10 @@ func (c *shapeCheck) directive(object map[string]any, key string, t reflect.Type
 		if object[key] != deleteIt && object[key] != replaceIt {
 			c.errs = append(c.errs, field.NotSupported(at, fmt.Sprint(object[key]), []string{deleteIt, replaceIt}))
 		}
-	case key == retainKeysDirective:
-		c.retainKeys(object, at)
-	case strings.HasPrefix(key, elementOrderDirective):
-		c.elementOrder(object, strings.TrimPrefix(key, elementOrderDirective), t, at)
-	case strings.HasPrefix(key, deletePrimitivesPrefix):
-		c.errs = append(c.errs, field.Forbidden(at, "a patch replaces a list of plain values in a pod as a whole; remove this directive and give all values that the pod is to have"))
+	case isMadeByClients(key):
+		c.errs = append(c.errs, field.Forbidden(at, "a patch may have no other directive than $patch; set fields that the pod is not to have to null"))
 	default:
 		c.invalid(at, nil, "unknown directive; check its spelling")
-	}
-}
-
-// retainKeys checks a list of field names. All other fields are removed.
-func (c *shapeCheck) retainKeys(object map[string]any, path *field.Path) {
-	list, ok := object[retainKeysDirective].([]any)
-	if !ok {
-		c.invalid(path, object[retainKeysDirective], "must be a list")
-		return
-	}
-	retained := map[string]bool{}
-	for i := range list {
-		name, ok := list[i].(string)
-		if !ok {
-			c.invalid(path.Index(i), list[i], "must be the name of a field")
-			continue
-		}
-		retained[name] = true
-	}
-	for _, key := range sortedKeys(object) {
-		if !isDirective(key) && object[key] != nil && !retained[key] {
-			c.invalid(path, nil, fmt.Sprintf("must name %s, which the patch sets", key))
-		}
-	}
-}
-
-// elementOrder checks a list of merge keys. It must contain the keys of the patch, in the order of the patch.
-func (c *shapeCheck) elementOrder(object map[string]any, name string, t reflect.Type, path *field.Path) {
-	var mergeKey string
-	if t.Kind() == reflect.Struct {
-		if f, found := jsonField(t, name); found {
-			mergeKey = mergeKeyOf(f)
-		}
-	}
-	if mergeKey == "" {
-		c.invalid(path, nil, "no list of this name is merged by a key; correct the name after the slash")
-		return
-	}
-	list, ok := object[elementOrderDirective+name].([]any)
-	if !ok {
-		c.invalid(path, object[elementOrderDirective+name], "must be a list")
-		return
-	}
-	var order []string
-	for i := range list {
-		item, _ := list[i].(map[string]any)
-		switch item[mergeKey].(type) {
-		case string, int64:
-			order = append(order, fmt.Sprint(item[mergeKey]))
-		default:
-			c.errs = append(c.errs, field.Required(path.Index(i).Child(mergeKey), "names the element at this position"))
-		}
-	}
-	if len(order) != len(list) || len(order) == 0 {
-		return
-	}
-	patched, _ := object[name].([]any)
-	next := 0
-	for _, item := range patched {
-		object, _ := item.(map[string]any)
-		if _, directed := object[patchDirective]; directed {
-			continue
-		}
-		for next < len(order) && order[next] != fmt.Sprint(object[mergeKey]) {
-			next++
-		}
-		if next == len(order) {
-			c.invalid(path, nil, fmt.Sprintf("must list the elements of %s in the order of the patch; %v is missing or comes too late", name, object[mergeKey]))
-			return
-		}
-		next++
 	}
 }
 
@@ -370,10 +295,9 @@ func withoutKey(object map[string]any, key string) map[string]any {
 func settle(patch, pod map[string]any, t reflect.Type) map[string]any {
 	settled := make(map[string]any, len(patch))
 	for key, value := range patch {
-		if isDirective(key) {
-			list, ordered := strings.CutPrefix(key, elementOrderDirective)
-			if items, _ := pod[list].([]any); pod != nil && (!ordered || len(items) > 0) {
-				settled[key] = runtime.DeepCopyJSONValue(value)
+		if key == patchDirective {
+			if pod != nil {
+				settled[key] = value
 			}
 			continue
 		}

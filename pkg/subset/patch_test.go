@@ -208,21 +208,22 @@ func TestAPatchIsRefused(t *testing.T) {
 			[]string{`patch.spec.containers[0].command[0]: Invalid value: must not be null; this list is replaced as a whole, so leave the element out`},
 		},
 		"that replaces or removes all that others have set": {
-			`{$patch: replace, metadata: {$patch: delete, labels: {$patch: replace, a: b}, annotations: {$retainKeys: [a], a: b}}, spec: {$patch: replace, $retainKeys: [containers], containers: [{name: main, image: x}]}}`,
+			`{$patch: replace, metadata: {$patch: delete, labels: {$patch: replace, a: b}, annotations: {$retainKeys: [a], a: b}}, spec: {$patch: replace, containers: [{name: main, image: x}]}}`,
 			[]string{
 				`patch.$patch: Forbidden: it would remove what others have set; to remove a key, name it and set it to null`, `patch.metadata.$patch: Forbidden`,
 				`patch.metadata.annotations.$retainKeys: Forbidden`, `patch.metadata.labels.$patch: Forbidden`,
-				`patch.spec.$patch: Forbidden: it would remove every field of the spec that the patch does not name`, `patch.spec.$retainKeys: Forbidden`,
+				`patch.spec.$patch: Forbidden: it would remove every field of the spec that the patch does not name`,
 			},
 		},
 		"with directives that do not exist": {
-			`{spec: {$pach: delete, $setElementOrder/hostname: [], $deleteFromPrimitiveList/containers: [a], containers: [{name: main, $patch: merge}, {name: x, resources: {$patch: remove}}]}}`,
+			`{spec: {$pach: delete, $setElementOrder/containers: [{name: main}], $deleteFromPrimitiveList/containers: [a], volumes: [{name: v, $retainKeys: [name]}], containers: [{name: main, $patch: merge}, {name: x, resources: {$patch: remove}}]}}`,
 			[]string{
-				`patch.spec.$deleteFromPrimitiveList/containers: Forbidden: a patch replaces a list of plain values in a pod as a whole; remove this directive and give all values that the pod is to have`,
+				`patch.spec.$deleteFromPrimitiveList/containers: Forbidden: a patch may have no other directive than $patch; set fields that the pod is not to have to null`,
 				`patch.spec.$pach: Invalid value: unknown directive; check its spelling`,
-				`patch.spec.$setElementOrder/hostname: Invalid value: no list of this name is merged by a key; correct the name after the slash`,
+				`patch.spec.$setElementOrder/containers: Forbidden: a patch may have no other directive than $patch`,
 				`patch.spec.containers[0].$patch: Unsupported value: "merge": supported values: "delete", "replace"`,
 				`patch.spec.containers[1].resources.$patch: Unsupported value: "remove": supported values: "delete", "replace"`,
+				`patch.spec.volumes[0].$retainKeys: Forbidden: a patch may have no other directive than $patch`,
 			},
 		},
 		"with a replacement of a list that holds an element itself": {
@@ -234,22 +235,6 @@ func TestAPatchIsRefused(t *testing.T) {
 			[]string{
 				`patch.spec.containers[0].resources.limits.$patch: Forbidden: has no effect inside a value that the patch replaces as a whole; remove it`,
 				`patch.spec.tolerations[0].$patch: Forbidden: has no effect inside a value that the patch replaces as a whole; remove it`,
-			},
-		},
-		"with retainKeys that leave out what the patch sets": {
-			`{spec: {volumes: [{name: v, $retainKeys: [name], emptyDir: {}}, {name: w, $retainKeys: name}, {name: x, $retainKeys: [name, 1]}]}}`,
-			[]string{
-				`patch.spec.volumes[0].$retainKeys: Invalid value: must name emptyDir, which the patch sets`,
-				`patch.spec.volumes[1].$retainKeys: Invalid value: "name": must be a list`,
-				`patch.spec.volumes[2].$retainKeys[1]: Invalid value: 1: must be the name of a field`,
-			},
-		},
-		"with an order of elements that is not its own": {
-			`{spec: {$setElementOrder/containers: [{name: a}, {name: b}], containers: [{name: b}, {name: a}], $setElementOrder/volumes: [{}], $setElementOrder/initContainers: a}}`,
-			[]string{
-				`patch.spec.$setElementOrder/containers: Invalid value: must list the elements of containers in the order of the patch; a is missing or comes too late`,
-				`patch.spec.$setElementOrder/initContainers: Invalid value: "a": must be a list`,
-				`patch.spec.$setElementOrder/volumes[0].name: Required value: names the element at this position`,
 			},
 		},
 		"with tolerations that the API server would refuse": {
@@ -521,8 +506,8 @@ func TestApplyAPatch(t *testing.T) {
 				mainOf(pod).VolumeMounts = []corev1.VolumeMount{{Name: "config", MountPath: "/etc/app"}, {Name: "data", MountPath: "/data"}}
 			},
 		},
-		"a volume of another type, keeping only what the patch names": {
-			`{spec: {volumes: [{name: cache, $retainKeys: [name, hostPath], hostPath: {path: /cache}}]}}`,
+		"a volume of another type, without the old one": {
+			`{spec: {volumes: [{name: cache, emptyDir: null, hostPath: {path: /cache}}]}}`,
 			func(pod *corev1.Pod) {
 				pod.Spec.Volumes[1].VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/cache"}}
 			},
@@ -540,10 +525,6 @@ func TestApplyAPatch(t *testing.T) {
 				sidecar.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
 				pod.Spec.InitContainers = []corev1.Container{sidecar, pod.Spec.InitContainers[0]}
 			},
-		},
-		"a sidecar after an init container, by an order": {
-			`{spec: {$setElementOrder/initContainers: [{name: setup}, {name: sidecar}], initContainers: [{name: sidecar, image: "proxy:1"}]}}`,
-			func(pod *corev1.Pod) { pod.Spec.InitContainers = append(pod.Spec.InitContainers, sidecar) },
 		},
 		"a container that is removed": {
 			`{spec: {containers: [{name: helper, $patch: delete}]}}`, func(pod *corev1.Pod) { pod.Spec.Containers = pod.Spec.Containers[:1] },
@@ -594,11 +575,11 @@ func TestApplyAPatch(t *testing.T) {
 		},
 		"removing does nothing where the pod has nothing": {
 			`{spec: {dnsConfig: {$patch: delete}, subdomain: null, hostAliases: [{ip: 1.2.3.4, $patch: delete}],
-				containers: [{name: helper, $setElementOrder/env: [{name: X}], env: [{name: X, $patch: delete}]}]}}`, func(*corev1.Pod) {},
+				containers: [{name: helper, env: [{name: X, $patch: delete}]}]}}`, func(*corev1.Pod) {},
 		},
 		"removing does nothing in what is new to the pod": {
 			`{spec: {containers: [{name: sidecar, image: "proxy:1", env: [{name: X, $patch: delete}, {name: B, value: z}], livenessProbe: null, securityContext: {$patch: delete},
-				$setElementOrder/env: [{name: B}], volumeMounts: [{$patch: replace}, {name: data, mountPath: /d}], resources: {$retainKeys: [limits], limits: {cpu: 1}}}]}}`,
+				volumeMounts: [{$patch: replace}, {name: data, mountPath: /d}], resources: {limits: {cpu: 1}}}]}}`,
 			func(pod *corev1.Pod) {
 				sidecar := sidecar
 				sidecar.Env = []corev1.EnvVar{{Name: "B", Value: "z"}}
@@ -688,7 +669,6 @@ func TestAPatchThatLeavesNoContainerIsNotApplied(t *testing.T) {
 
 func TestAnErrorOfThePodIsLocatedInThePatch(t *testing.T) {
 	patch := compilePatch(t, `{metadata: {labels: {a.b/c: d}}, spec: {
-		$setElementOrder/containers: [{name: sidecar}, {name: main}, {name: helper}],
 		containers: [{name: sidecar, image: "", command: [x, z]}, {name: main, resources: {limits: {cpu: 1}}, env: [{name: NEW, value: x}]}], volumes: [{name: data, $patch: delete}]}}`)
 	pod, err := patch.Apply(podOf(t, app))
 	if err != nil {
@@ -729,7 +709,7 @@ func FuzzApplyPatch(f *testing.F) {
 		`{"metadata":{"labels":{"a":"b","lane":null},"annotations":{"c":"d"}}}`,
 		`{"spec":{"containers":[{"name":"main","image":"x","env":[{"name":"A","$patch":"delete"},{"name":"B","value":"c"}],"resources":{"limits":{"cpu":"2"}}}]}}`,
 		`{"spec":{"containers":[{"$patch":"replace"},{"name":"new","image":"x"}],"tolerations":[{"key":"k","operator":"Exists"}]}}`,
-		`{"spec":{"$setElementOrder/volumes":[{"name":"v"},{"name":"data"}],"volumes":[{"name":"v","$retainKeys":["name"]}],"nodeSelector":{"$patch":"replace","a":"b"}}}`,
+		`{"spec":{"volumes":[{"name":"v"}],"nodeSelector":{"$patch":"replace","a":"b"}}}`,
 		`{"spec":{"initContainers":[{"name":"s","restartPolicy":"Always","ports":[{"containerPort":80}]}],"priorityClassName":"x","runtimeClassName":null}}`,
 		`{"spec":{"topologySpreadConstraints":[{"topologyKey":"z","maxSkew":1}],"hostAliases":[{"ip":"1.1.1.1","hostnames":["a"]}],"imagePullSecrets":[{"name":"p"}]}}`,
 	} {
