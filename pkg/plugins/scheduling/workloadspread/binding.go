@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
-	apicalls "k8s.io/kubernetes/pkg/scheduler/framework/api_calls"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
@@ -86,7 +85,7 @@ func (s *Spread) Bind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 		s.book.apply(ledger.BindRefused{UID: pod.UID}) // no bind was sent
 		return fwk.AsStatus(err)
 	}
-	switch err := s.binds.send(ctx, s.handle.APIDispatcher(), binding); {
+	switch err := s.binds.send(ctx, binding); {
 	case err == nil:
 		klog.FromContext(ctx).V(3).Info("Bound pod", "pod", klog.KObj(pod), "node", nodeName, "subset", d.Name())
 		return nil
@@ -153,57 +152,10 @@ func newBinds(ctx context.Context, client kubernetes.Interface, bk *book, timeou
 	return b
 }
 
-// send sends the bind and waits for the answer until the deadline. After an error that is not certainlyNotBound the bind may have happened, or may
-// still happen within the API server's deadline. The dispatcher is nil unless feature gate SchedulerAsyncAPICalls is on.
-func (b *binds) send(ctx context.Context, dispatcher fwk.APIDispatcher, binding *corev1.Binding) error {
-	ctx, cancel := context.WithTimeout(ctx, b.timeout)
-	defer cancel() // a call that is still in the dispatcher's queue then sends nothing
-	if dispatcher == nil {
-		return b.post(ctx, binding)
-	}
-	done := make(chan error, 1)
-	call := &bindCall{pod: binding.UID, post: func() error { return b.post(ctx, binding) }}
-	if err := dispatcher.Add(call, fwk.APICallOptions{OnFinish: done}); err != nil {
-		return err
-	}
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// bindCall makes a dispatcher send a bind, in order with the other calls for the pod. It replaces the dispatcher's own call, which sends no deadline
-// to the API server, repeats requests, and treats a call that was displaced by another as successful.
-type bindCall struct {
-	pod  types.UID
-	post func() error
-}
-
-var _ fwk.APICall = &bindCall{}
-
-// CallType ranks the call above updates of the pod's status.
-func (c *bindCall) CallType() fwk.APICallType { return apicalls.PodBinding }
-
-// UID of the pod.
-func (c *bindCall) UID() types.UID { return c.pod }
-
-// Execute sends the bind.
-func (c *bindCall) Execute(context.Context, kubernetes.Interface) error { return c.post() }
-
-// Merge displaces an earlier bind of the pod.
-func (c *bindCall) Merge(fwk.APICall) error { return nil }
-
-// Sync leaves the pod as it is. It shows its node when the API server does.
-func (c *bindCall) Sync(pod metav1.Object) (metav1.Object, error) { return pod, nil }
-
-// IsNoOp is false: a bind always has an effect.
-func (c *bindCall) IsNoOp() bool { return false }
-
-// post sends the bind. It repeats a request only if the API server says that it did not process it. Unlike the client library it never repeats a
-// request without an answer: the conflict of the second request would hide that the first one succeeded.
-func (b *binds) post(ctx context.Context, binding *corev1.Binding) error {
+// send sends the bind and waits for the answer until the deadline of the context. After an error that is not certainlyNotBound the bind may have happened,
+// or may still happen within the API server's deadline. It repeats a request only if the API server says that it did not process it. Unlike the client
+// library it never repeats a request without an answer: the conflict of the second request would hide that the first one succeeded.
+func (b *binds) send(ctx context.Context, binding *corev1.Binding) error {
 	for {
 		err := b.client.CoreV1().RESTClient().Post().Namespace(binding.Namespace).Resource("pods").Name(binding.Name).SubResource("binding").
 			Timeout(b.timeout).MaxRetries(0).Body(binding).Do(ctx).Error()

@@ -21,6 +21,10 @@ func (f *Family) Check(config *schedulerconfig.KubeSchedulerConfiguration, profi
 		errs = append(errs, field.Invalid(field.NewPath("--feature-gates").Key(string(features.SchedulerPopFromBackoffQ)), false,
 			"a pod would wait up to podMaxBackoffSeconds for each subset that has no node for it; leave the gate on"))
 	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.SchedulerAsyncAPICalls) {
+		errs = append(errs, field.Invalid(field.NewPath("--feature-gates").Key(string(features.SchedulerAsyncAPICalls)), true,
+			"WorkloadSpread sends each bind at once, and the scheduler would write the pod's condition at any time before or after it; leave the gate off"))
+	}
 	for i := range config.Extenders {
 		if verb := config.Extenders[i].BindVerb; verb != "" {
 			errs = append(errs, field.Invalid(field.NewPath("extenders").Index(i).Child("bindVerb"), verb,

@@ -54,6 +54,9 @@ func TestAConfigurationThatCannotWorkIsRefusedWithItsPlaceAndWhatToDo(t *testing
 		"an extender that binds": {config: []string{profiles, binder + profiles}, want: []string{bindVerb}},
 		"a gate": {gates: map[string]bool{"SchedulerPopFromBackoffQ": false}, want: []string{
 			"--feature-gates[SchedulerPopFromBackoffQ]: Invalid value: false: a pod would wait up to podMaxBackoffSeconds for each subset that has no node for it; leave the gate on"}},
+		"a gate that is off": {gates: map[string]bool{"SchedulerAsyncAPICalls": true}, want: []string{
+			"--feature-gates[SchedulerAsyncAPICalls]: Invalid value: true: WorkloadSpread sends each bind at once, and the scheduler would write the pod's condition " +
+				"at any time before or after it; leave the gate off"}},
 		"WorkloadSpread in no profile": {
 			config: []string{"      - name: WorkloadSpread\n        weight: 2\n", "", "      - name: WorkloadSpread\n", ""},
 			want:   []string{"profiles: Required value: no profile enables WorkloadSpread, so no pod would get its subset; enable it under plugins.multiPoint"}},

@@ -59,9 +59,9 @@ func earlierOnTheWall(t *testing.T, at time.Time, by time.Duration) time.Time {
 
 // TestADoubtAboutABindGoesByTheMonotonicClock: a slot must not be free while its bind may still happen because the wall clock jumps ahead.
 func TestADoubtAboutABindGoesByTheMonotonicClock(t *testing.T) {
-	h := newHarbour(t, false, time.Second, nil)
+	h := newHarbour(t, time.Second)
 	h.answer = func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
-	h.expectUncertain(h.bind(nil))
+	h.expectUncertain(h.bind())
 	if until := h.book.ledger.UncertainUntil(h.pod.UID); !strings.Contains(until.String(), " m=") {
 		t.Errorf("the doubt ends at %s, without a reading of the monotonic clock", until)
 	}

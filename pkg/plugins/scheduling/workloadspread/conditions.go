@@ -36,7 +36,7 @@ func (f *Family) Install(sched *kubescheduler.Scheduler) {
 			refused = &refusal{reason: v1beta1.Reason(corev1.PodReasonSchedulingGated)} // autoscalers look at the reason, and the pod has no terms yet
 		}
 		if refused != nil {
-			profile = refusedBy{profile, writer{profile.APICacher(), ctx, profile, string(refused.reason)}}
+			profile = refusedBy{profile, writer{ctx: ctx, profile: profile, reason: string(refused.reason)}}
 		}
 		fail(ctx, profile, info, status, nominating, start)
 	}
@@ -67,24 +67,18 @@ func (r refusedBy) APICacher() fwk.APICacher { return r.writer }
 
 // writer writes the condition of a refused pod. It does what the failure handler does, with another reason.
 type writer struct {
-	// APICacher of the scheduler. Nil unless feature gate SchedulerAsyncAPICalls is on.
-	fwk.APICacher
-	ctx     context.Context // of the cycle; the interface has no parameter for it
-	profile framework.Framework
-	reason  string
+	fwk.APICacher                 // nil: the failure handler calls PatchPodStatus alone
+	ctx           context.Context // of the cycle; the interface has no parameter for it
+	profile       framework.Framework
+	reason        string
 }
 
-// patch writes the conditions of a failure, which are PodScheduled. The cacher writes them if the scheduler has one.
-func (w writer) patch(pod *corev1.Pod, conditions []*corev1.PodCondition, nominating *fwk.NominatingInfo, cacher func() (<-chan error, error)) (<-chan error, error) {
-	for _, condition := range conditions {
-		condition.Reason = w.reason
-	}
-	if w.APICacher != nil {
-		return cacher()
-	}
+// patch writes the conditions of a failure, which are PodScheduled.
+func (w writer) patch(pod *corev1.Pod, conditions []*corev1.PodCondition, nominating *fwk.NominatingInfo) (<-chan error, error) {
 	status := pod.Status.DeepCopy()
 	changed := false
 	for _, condition := range conditions {
+		condition.Reason = w.reason
 		changed = podutil.UpdatePodCondition(status, condition) || changed
 	}
 	if nominating.Mode() == fwk.ModeOverride && status.NominatedNodeName != nominating.NominatedNodeName {

@@ -9,5 +9,5 @@ import (
 
 // PatchPodStatus implements fwk.APICacher.
 func (w writer) PatchPodStatus(pod *corev1.Pod, condition *corev1.PodCondition, nominating *fwk.NominatingInfo) (<-chan error, error) {
-	return w.patch(pod, []*corev1.PodCondition{condition}, nominating, func() (<-chan error, error) { return w.APICacher.PatchPodStatus(pod, condition, nominating) })
+	return w.patch(pod, []*corev1.PodCondition{condition}, nominating)
 }

@@ -9,5 +9,5 @@ import (
 
 // PatchPodStatus implements fwk.APICacher.
 func (w writer) PatchPodStatus(pod *corev1.Pod, conditions []*corev1.PodCondition, nominating *fwk.NominatingInfo) (<-chan error, error) {
-	return w.patch(pod, conditions, nominating, func() (<-chan error, error) { return w.APICacher.PatchPodStatus(pod, conditions, nominating) })
+	return w.patch(pod, conditions, nominating)
 }

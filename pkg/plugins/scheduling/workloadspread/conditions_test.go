@@ -9,10 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	featuregatetesting "k8s.io/component-base/featuregate/testing"
-	"k8s.io/klog/v2"
-	"k8s.io/kubernetes/pkg/features"
 )
 
 const (
@@ -126,25 +122,18 @@ func TestOnlyAPodThatANodeWouldHelpLooksUnschedulable(t *testing.T) {
 			},
 			want: map[string][][2]string{"p": {{"WorkloadNotObserved", `waiting to see ReplicaSet "late"`}}}},
 	} {
-		for _, async := range []bool{false, true} {
-			t.Run(name+map[bool]string{true: ", with asynchronous calls"}[async], func(t *testing.T) {
-				featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.SchedulerAsyncAPICalls, async)
-				inBubble(t, func(t *testing.T) {
-					t.Helper()
-					p := openPort(t, tc.spec, nil, nodeOf("a"))
-					p.plugins.Install(p.scheduler)
-					if async {
-						p.scheduler.APIDispatcher.Run(klog.Background())
-						t.Cleanup(p.scheduler.APIDispatcher.Close)
-					}
-					heard := p.listen()
-					tc.do(p)
-					for pod, want := range tc.want {
-						heard.expect(t, pod, want...)
-					}
-				})
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				t.Helper()
+				p := openPort(t, tc.spec, nil, nodeOf("a"))
+				p.plugins.Install(p.scheduler)
+				heard := p.listen()
+				tc.do(p)
+				for pod, want := range tc.want {
+					heard.expect(t, pod, want...)
+				}
 			})
-		}
+		})
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
 )
 
-func newSchedulerCache(ctx context.Context, dispatcher fwk.APIDispatcher) cache.Cache {
-	return cache.New(ctx, 0, dispatcher)
+func newSchedulerCache(ctx context.Context) cache.Cache {
+	return cache.New(ctx, 0, nil)
 }
 
 // preemptionThat calls a function in place of taking a pod. It returns what takes a pod.

@@ -19,8 +19,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-func newSchedulerCache(ctx context.Context, dispatcher fwk.APIDispatcher) cache.Cache {
-	return cache.New(ctx, dispatcher, false, false)
+func newSchedulerCache(ctx context.Context) cache.Cache {
+	return cache.New(ctx, nil, false, false)
 }
 
 // preemptionThat calls a function in place of taking a pod. It returns what takes a pod.

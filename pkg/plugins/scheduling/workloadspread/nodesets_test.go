@@ -24,7 +24,7 @@ import (
 func newCache(tb testing.TB) cache.Cache {
 	tb.Helper()
 	metrics.Register()
-	return newSchedulerCache(tb.Context(), nil)
+	return newSchedulerCache(tb.Context())
 }
 
 // subsetsOf returns subsets that select the nodes of these zones.

@@ -400,8 +400,6 @@ func TestATakeOverReadsManyNamespacesAtOnce(t *testing.T) {
 // handle has the parts of the scheduler that Bind needs.
 type handle struct{ fwk.Handle }
 
-func (handle) APIDispatcher() fwk.APIDispatcher { return nil }
-
 func TestABindIsNotBrokenOffWhenTheProcessIsToldToEnd(t *testing.T) {
 	arrived, answer := make(chan struct{}, 9), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
