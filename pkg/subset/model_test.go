@@ -177,8 +177,10 @@ func TestNoNode(t *testing.T) {
 func TestDescribe(t *testing.T) {
 	policy := compile(t, `subsets: [{name: a, maxReplicas: 10}, {name: b}]`)
 	plan := policy.Plan(13)
-	if got, want := policy.Describe(&plan, Counts{10, 3}), "a: 10/10 kept; b: 3/- kept"; got != want {
-		t.Errorf("got %q, want %q", got, want)
+	for i, want := range []string{"a: 10/10 kept", "b: 3/- kept"} {
+		if got := policy.DescribeSubset(&plan, Counts{10, 3}, i); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }
 

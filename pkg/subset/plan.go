@@ -99,18 +99,6 @@ func (p *Policy) LagsBehind(plan *Plan, livePodsOfOwner int32) bool {
 	return p.hasPercent && livePodsOfOwner > plan.Replicas
 }
 
-// Describe says how full each subset is: "subset-a: 10/10 kept; subset-b: 3/- kept".
-func (p *Policy) Describe(plan *Plan, kept Counts) string {
-	var b strings.Builder
-	for i := range p.Subsets {
-		if i > 0 {
-			b.WriteString("; ")
-		}
-		b.WriteString(p.DescribeSubset(plan, kept, i))
-	}
-	return b.String()
-}
-
 // DescribeSubset says how full one subset is: "subset-a: 10/10 kept".
 func (p *Policy) DescribeSubset(plan *Plan, kept Counts, subset int) string {
 	return fmt.Sprintf("%s: %d/%s kept", p.Subsets[subset].Name, kept.At(subset), FormatQuota(plan.Quota[subset]))
