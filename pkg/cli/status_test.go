@@ -39,7 +39,7 @@ const (
 	twoThenAny = `subsets: [{name: a, maxReplicas: 2}, {name: b}]`
 	shares     = `subsets: [{name: a, maxReplicas: 20%}, {name: b, maxReplicas: 20%}, {name: c, maxReplicas: 60%}]`
 	adaptive   = "\nscheduleStrategy: {type: Adaptive}"
-	early      = "\nscheduleStrategy: {type: Adaptive, binding: Early, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 60}}"
+	early      = "\nscheduleStrategy: {type: Adaptive, binding: Early, adaptive: {rescheduleCriticalSeconds: 60}}"
 	earlyStays = "\nscheduleStrategy: {type: Adaptive, binding: Early}"
 	waits      = "\nscheduleStrategy: {whenFull: Wait}"
 	// rollingOut are pods of two revisions, each within its quota, and rolledOver the same with one above it.

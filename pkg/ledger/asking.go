@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
@@ -147,13 +146,9 @@ func (l *Ledger) checkSubsets(e *entry, candidate subset.Candidate, results *Che
 			return tried, closed, nil
 		}
 		seen = seen.With(i)
-		result := Feasible
-		if a.policy.Adaptive.Simulate || l.now.Before(a.skipUntil[i]) {
-			if result = results.at(a.policy, i); result == NotChecked {
-				return tried, closed, &NodeCheck{Policy: a.policy, Subset: i, Own: e.own, Shape: e.class().shape, Tried: tried.Has(i)}
-			}
-		}
-		switch {
+		switch result := results.at(a.policy, i); {
+		case result == NotChecked:
+			return tried, closed, &NodeCheck{Policy: a.policy, Subset: i, Own: e.own, Shape: e.class().shape, Tried: tried.Has(i)}
 		case result == Infeasible:
 			closed = closed.With(i)
 		case result == FeasibleAgain:
@@ -303,29 +298,10 @@ func (ev NoNodeFound) apply(l *Ledger) {
 		l.effects.Next = GoOn // its spread has changed, and that has woken the pod
 		return
 	}
-	a := e.account
 	l.effects.Answer = l.describe(e, "")
 	if d.preempts || l.isFixed(e) {
 		l.effects.Next = Preempt
 		return
-	}
-	if e.since == nil {
-		e.since = map[string]time.Time{}
-	}
-	if _, began := e.since[e.slot]; !began {
-		e.since[e.slot] = l.now
-	}
-	skipped := l.now.Before(a.skipUntil[d.Subset])
-	step, again := d.Policy.NoNode(l.now.Sub(e.since[e.slot]), skipped)
-	if step == subset.Stay {
-		if e.stays = again == 0; !e.stays {
-			l.wakeAt(e, l.now.Add(again))
-		}
-		l.effects.Next = Stay
-		return
-	}
-	if !d.Policy.Adaptive.Simulate && !skipped {
-		a.skipUntil[d.Subset] = l.now.Add(d.Policy.Adaptive.Skip)
 	}
 	e.tried = e.tried.With(d.Subset)
 	l.tryNext(e, d)
@@ -333,10 +309,7 @@ func (ev NoNodeFound) apply(l *Ledger) {
 }
 
 // isFixed is true for a pod that has no other subset to go on to.
-func (l *Ledger) isFixed(e *entry) bool {
-	step, _ := e.policy().NoNode(0, true)
-	return step == subset.Stay || l.candidate(e).Admitted
-}
+func (l *Ledger) isFixed(e *entry) bool { return !e.account.isAdaptive() || l.candidate(e).Admitted }
 
 // A pod that is nominated, by this preemption or an earlier one, keeps its claim while its victims terminate. Otherwise a sibling would take the
 // slot, and the pod would preempt in another subset as well.

@@ -56,9 +56,6 @@ func canonical(l *Ledger, now time.Time) string {
 			if s.probeOf != nil {
 				fmt.Fprintf(&b, ", probe of %v", s.probeOf.class)
 			}
-			for _, name := range slices.Sorted(maps.Keys(s.since)) {
-				fmt.Fprintf(&b, ", in %s since %s", name, when(s.since[name]))
-			}
 			if s.failing.in != "" {
 				fmt.Fprintf(&b, ", failed %d times in %s since %s", s.failing.times, s.failing.in, when(s.failing.since))
 			}
@@ -125,7 +122,7 @@ func TestCanonicalKnowsEveryField(t *testing.T) {
 	for of, want := range map[reflect.Type]string{
 		reflect.TypeFor[Ledger](): "observation pods owners accounts byName perNamespace nodes unclassified ended unresolved lowest order timers counts change served now effects",
 		reflect.TypeFor[entry]():  "pod owner account scope stage ending slot uncertain record search",
-		reflect.TypeFor[search](): "order wait place wokenForSlot overdue probeOf own shape tried preempted lent nominated stays since failing unbindable asked newsBy timer",
+		reflect.TypeFor[search](): "order wait place wokenForSlot overdue probeOf own shape tried preempted lent nominated stays failing unbindable asked newsBy timer",
 		reflect.TypeFor[account](): "workload spreads dividing members live read ordinals policy invalid plan replicasKnown replicas ahead tally metadata waiting exhausted " +
 			"skipUntil announced",
 		reflect.TypeFor[waitlist]():      "account class queues subsets woken wokenFor exhausted probes backoff retryAt",

@@ -109,8 +109,6 @@ type search struct {
 	nominated bool
 	// stays is true if the last cycle of the pod found no node in its claimed subset, and the pod waits there for one until something changes.
 	stays bool
-	// since when the pod has looked for a node, by subset.
-	since map[string]time.Time
 	// failing says how often the pod has lost the node that it had found. unbindable are the tried subsets in which that happened too often.
 	failing    failing
 	unbindable subset.Mask
@@ -306,7 +304,7 @@ func (l *Ledger) joinAccount(e *entry, a *account) {
 // beginAgain forgets what the pod has tried.
 func (s *search) beginAgain() {
 	s.wait, s.wokenForSlot, s.place, s.probeOf, s.overdue = ForCycle, noSlot, place{}, nil, false
-	s.tried, s.preempted, s.lent, s.nominated, s.stays, s.since, s.failing, s.unbindable = 0, 0, false, false, false, nil, failing{}, 0
+	s.tried, s.preempted, s.lent, s.nominated, s.stays, s.failing, s.unbindable = 0, 0, false, false, false, failing{}, 0
 }
 
 // failing is how often, and since when, a pod has lost the nodes that it found in a subset.

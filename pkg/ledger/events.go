@@ -182,10 +182,8 @@ type Effects struct {
 type Step uint8
 
 const (
-	// Stay and wait for a node in this subset.
-	Stay Step = iota
 	// GoOn to the next subset, in a cycle that follows at once.
-	GoOn
+	GoOn Step = iota
 	// Preempt in this subset.
 	Preempt
 )

@@ -24,7 +24,7 @@ func (l *Ledger) claimPick(e *entry) {
 	l.dequeue(e)
 	l.setStage(e, Claimed)
 	freed := l.setSlots(e, a.policy.Subsets[picked].Name, e.uncertain)
-	e.tried, e.preempted, e.unbindable, e.lent, e.nominated, e.since = 0, 0, 0, false, false, nil
+	e.tried, e.preempted, e.unbindable, e.lent, e.nominated = 0, 0, 0, false, false
 	l.wakeNext(a, e.scope)
 	l.wakeExhausted(a, e.scope, freed)
 	if quota := a.plan.Quota[picked]; quota == subset.NoLimit || a.tally.Kept(e.scope).At(picked) <= quota {

@@ -1,9 +1,7 @@
 package ledger
 
 import (
-	"fmt"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,26 +68,6 @@ func TestABoundPodMayAskBeforeItsOwnerIsSeen(t *testing.T) {
 	}
 }
 
-func TestAPodThatWaitsForNewsIsWokenHoweverEarlyItIsWokenForAnythingElse(t *testing.T) {
-	w := newWorld(t, 1)
-	w.spread(1, `subsets: [{name: a, maxReplicas: "100%"}, {name: b}]
-scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 1}}`)
-	pod := w.pod("p")
-	if step := w.refuse(pod); step != Stay {
-		t.Fatalf("got step %d", step)
-	}
-	w.pod("q") // more than the replicas
-	w.expectChoice(pod, "WorkloadNotObserved")
-	w.awake = nil
-	w.step(time.Second) // the end of its wait in the subset
-	w.expectAwake("p")
-	w.expectChoice(pod, "WorkloadNotObserved")
-	w.awake = nil
-	w.step(time.Second)
-	w.expectAwake("p")
-	w.expectChoice(pod, "a")
-}
-
 func TestAPodThatStaysForItsNominationIsNotWokenForASlotThatItDoesNotTake(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, `subsets:
@@ -150,20 +128,6 @@ func TestOwnersThatOwnEachOtherAreForgotten(t *testing.T) {
 		if after := len(w.ledger.owners.byID); after != before {
 			t.Errorf("%d owners are left of %s", after-before, owners[0].Name)
 		}
-	}
-}
-
-func TestNothingIsDueForPodsThatAreGone(t *testing.T) {
-	w := newWorld(t, 4)
-	w.spread(1, `subsets: [{name: a}, {name: b}]
-scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 2000000000}}`)
-	for i := range 1000 {
-		pod := w.pod(fmt.Sprintf("p%d", i))
-		w.refuse(pod)
-		w.delete(pod)
-	}
-	if n := len(w.ledger.timers); n > 100 {
-		t.Errorf("%d items are due for pods that are gone", n)
 	}
 }
 

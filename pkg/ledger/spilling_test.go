@@ -81,23 +81,6 @@ func TestAnExhaustedPodIsWokenByASlotThatOthersGiveUp(t *testing.T) {
 		w.expectAwake("p")
 		w.expectChoice(pod, "b")
 	})
-	t.Run("because they have waited long enough", func(t *testing.T) {
-		w := newWorld(t, 9)
-		w.spread(1, strings.Replace(waitFirst, "{name: a}", "{name: a, maxReplicas: 1}", 1))
-		inA, pod := w.pod("in-a"), w.pod("p")
-		for _, waits := range []*corev1.Pod{inA, pod} {
-			if got := w.refuse(waits); got != Stay {
-				t.Fatalf("got step %d, want to stay", got)
-			}
-		}
-		w.step(30 * time.Second)
-		w.exhaust(pod, "b")
-		w.awake = nil
-		if got := w.refuse(inA); got != GoOn {
-			t.Fatalf("got step %d, want to go on", got)
-		}
-		w.expectAwake("in-a", "p")
-	})
 	t.Run("because their bind did not happen after all", func(t *testing.T) {
 		w := newWorld(t, 9)
 		w.spread(1, oneInTwo)
@@ -186,30 +169,6 @@ func TestAPodRefusedByMoreThanItsNodesIsTriedAgainWithoutAnEvent(t *testing.T) {
 		w.expectAwake()
 		w.step(1)
 		w.expectAwake("p")
-	}
-}
-
-func TestWithoutSimulationAPodWaitsAndThenNobodyWaitsForAWhile(t *testing.T) {
-	w := newWorld(t, 4)
-	w.spread(1, waitFirst)
-	pods := w.podsNamed("p", 3)
-	if got := w.refuse(pods[0]); got != Stay {
-		t.Fatalf("got step %d, want to stay", got)
-	}
-	w.expectKept("a=1 b=0") // it waits on its claim
-	w.step(30 * time.Second)
-	w.expectAwake("p0")
-	if got := w.refuse(pods[0]); got != GoOn {
-		t.Fatalf("got step %d after the wait, want to go on", got)
-	}
-	w.expectChoice(pods[0], "b")
-	// The next pod tries the subset, because it might fit there, but it does not wait.
-	if got := w.refuse(pods[1]); got != GoOn {
-		t.Fatalf("got step %d while the subset is skipped, want to go on", got)
-	}
-	w.step(100 * time.Second)
-	if got := w.refuse(pods[2]); got != Stay {
-		t.Fatalf("got step %d afterwards, want to stay", got)
 	}
 }
 

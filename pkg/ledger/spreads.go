@@ -48,7 +48,7 @@ type account struct {
 	waiting map[string]*waitlist
 	// exhausted are the waitlists of pods of strategy Adaptive for which no subset with quota has a node, by class.
 	exhausted map[podClass]*waitlist
-	// skipUntil is until when each subset is skipped, because a pod has waited there in vain.
+	// skipUntil is until when no pod with an open gate waits in each subset, because one has waited there in vain.
 	skipUntil []time.Time
 	// announced is true if an event says that pods have to wait.
 	announced bool

@@ -158,7 +158,7 @@ scheduleStrategy: {%s}`
 var stormStrategies = []string{
 	"whenFull: Wait", "whenFull: Schedule", "whenFull: Wait, binding: Early", "whenFull: Wait, quotaScope: Workload",
 	"type: Adaptive, whenFull: Wait", "type: Adaptive, whenFull: Schedule", "type: Adaptive, whenFull: Wait, quotaScope: Workload",
-	"type: Adaptive, whenFull: Wait, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 1, unschedulableLastSeconds: 3}",
+	"type: Adaptive, whenFull: Wait, binding: Gated, adaptive: {rescheduleCriticalSeconds: 1, unschedulableLastSeconds: 3}",
 	"whenFull: Wait, binding: Gated", "whenFull: Schedule, binding: Gated", "type: Adaptive, whenFull: Wait, binding: Gated",
 	"type: Adaptive, whenFull: Schedule, binding: Gated",
 	"type: Adaptive, whenFull: Wait, adaptive: {preemption: BeforeNextSubset}", "type: Adaptive, whenFull: Schedule, adaptive: {preemption: BeforeNextSubset}",

@@ -385,6 +385,4 @@ const (
 - {name: a, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}
 - {name: b, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}
 scheduleStrategy: {type: Adaptive}`
-	waitFirst = `subsets: [{name: a}, {name: b}]
-scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 30, unschedulableLastSeconds: 100}}`
 )

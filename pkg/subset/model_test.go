@@ -148,32 +148,6 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-func TestNoNode(t *testing.T) {
-	const spec = "{subsets: [{name: a}, {name: b}], scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 30}}}"
-	tests := map[string]struct {
-		spec    string
-		waited  time.Duration
-		skipped bool
-		want    Step
-		again   time.Duration
-	}{
-		"Fixed stays":                                {"subsets: [{name: a}]", time.Hour, true, Stay, 0},
-		"Adaptive goes on at once":                   {"{subsets: [{name: a}], scheduleStrategy: {type: Adaptive}}", 0, false, GoOn, 0},
-		"without simulation a pod waits first":       {spec, 10 * time.Second, false, Stay, 20 * time.Second},
-		"and goes on when it has waited long enough": {spec, 30 * time.Second, false, GoOn, 0},
-		"and does not wait where others have":        {spec, 0, true, GoOn, 0},
-		"without a time it stays":                    {"{subsets: [{name: a}], scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true}}}", time.Hour, false, Stay, 0},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			got, again := compile(t, tc.spec).NoNode(tc.waited, tc.skipped)
-			if got != tc.want || again != tc.again {
-				t.Errorf("got %v, again after %s; want %v, %s", got, again, tc.want, tc.again)
-			}
-		})
-	}
-}
-
 func TestDescribe(t *testing.T) {
 	policy := compile(t, `subsets: [{name: a, maxReplicas: 10}, {name: b}]`)
 	plan := policy.Plan(13)

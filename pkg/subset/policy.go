@@ -68,11 +68,9 @@ type Policy struct {
 	seats *seating
 }
 
-// Adaptive says when a pod of strategy Adaptive goes on from a subset that has no node for it.
+// Adaptive says more about a pod of strategy Adaptive. It goes on from a subset when the scheduler's filters refuse every node.
 type Adaptive struct {
-	// Simulate is true if the pod goes on at once when the scheduler's filters refuse every node.
-	Simulate bool
-	// Wait is how long the pod waits first, without Simulate. 0 means that the pod never goes on.
+	// Wait is how long a pod that can use one subset only waits there, before it is replaced. 0 means that it is not replaced.
 	Wait time.Duration
 	// Skip is for how long the subset is skipped after a pod has waited in it in vain.
 	Skip time.Duration
@@ -84,9 +82,9 @@ const defaultSkip = 300 * time.Second
 
 func compileAdaptive(adaptive *v1beta1.AdaptiveStrategy) Adaptive {
 	if adaptive == nil {
-		return Adaptive{Simulate: true, Skip: defaultSkip}
+		return Adaptive{Skip: defaultSkip}
 	}
-	p := Adaptive{Simulate: !adaptive.DisableSimulationSchedule, Skip: defaultSkip, PreemptsFirst: adaptive.Preemption == v1beta1.PreemptBeforeNextSubset}
+	p := Adaptive{Skip: defaultSkip, PreemptsFirst: adaptive.Preemption == v1beta1.PreemptBeforeNextSubset}
 	if s := adaptive.RescheduleCriticalSeconds; s != nil {
 		p.Wait = time.Duration(*s) * time.Second
 	}
@@ -94,33 +92,6 @@ func compileAdaptive(adaptive *v1beta1.AdaptiveStrategy) Adaptive {
 		p.Skip = time.Duration(*s) * time.Second
 	}
 	return p
-}
-
-// Step is what a pod does when it found no node in its subset.
-type Step uint8
-
-const (
-	// Stay and wait for a node.
-	Stay Step = iota
-	// GoOn to the next subset.
-	GoOn
-)
-
-// NoNode is the step of a pod that found no node in its subset and has waited there for this long. Skipped is true while the subset is skipped after
-// another pod waited in vain. With Stay, the second result is when to ask again; 0 means never.
-func (p *Policy) NoNode(waited time.Duration, skipped bool) (Step, time.Duration) {
-	switch {
-	case p.Strategy != v1beta1.AdaptiveScheduleStrategy:
-		return Stay, 0
-	case p.Adaptive.Simulate || skipped:
-		return GoOn, 0
-	case p.Adaptive.Wait == 0:
-		return Stay, 0
-	case waited >= p.Adaptive.Wait:
-		return GoOn, 0
-	default:
-		return Stay, p.Adaptive.Wait - waited
-	}
 }
 
 // Subset is one compiled subset.
@@ -336,9 +307,6 @@ func validateStrategy(policy *Policy, strategy *v1beta1.ScheduleStrategy, path *
 			errs = append(errs, field.Forbidden(adaptivePath, "adaptive is only used with type: Adaptive; set the type or remove adaptive"))
 		}
 		errs = append(errs, oneOf(adaptivePath.Child("preemption"), withDefault(adaptive.Preemption, v1beta1.PreemptAfterLastSubset), v1beta1.PreemptAfterLastSubset, v1beta1.PreemptBeforeNextSubset)...)
-		if adaptive.DisableSimulationSchedule && policy.Adaptive.PreemptsFirst {
-			errs = append(errs, field.Forbidden(adaptivePath.Child("preemption"), "with disableSimulationSchedule a pod waits in each subset and goes on by time; use AfterLastSubset"))
-		}
 		errs = append(errs, notNegative(adaptivePath.Child("rescheduleCriticalSeconds"), adaptive.RescheduleCriticalSeconds)...)
 		errs = append(errs, notNegative(adaptivePath.Child("unschedulableLastSeconds"), adaptive.UnschedulableLastSeconds)...)
 	}

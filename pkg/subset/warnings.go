@@ -105,11 +105,11 @@ func warnOfAdaptive(policy *Policy, strategy *v1beta1.ScheduleStrategy, path *fi
 	}
 	adaptive, neverWaits := path.Child("adaptive"), policy.Adaptive.Wait == 0
 	var all []string
-	switch {
-	case neverWaits && policy.Kruise && policy.BindsEarly():
+	if neverWaits && policy.Kruise && policy.BindsEarly() {
 		all = append(all, fmt.Sprintf("%s: is not set, and the subset is picked at admission, so no pod goes on to the next subset, as with type: Fixed", adaptive.Child("rescheduleCriticalSeconds")))
-	case neverWaits && !policy.Adaptive.Simulate:
-		all = append(all, fmt.Sprintf("%s: without rescheduleCriticalSeconds no pod goes on to the next subset, as with type: Fixed", adaptive.Child("disableSimulationSchedule")))
+	}
+	if strategy.Adaptive != nil && strategy.Adaptive.DisableSimulationSchedule && !policy.Kruise {
+		all = append(all, fmt.Sprintf("%s: has no effect, as in OpenKruise: a pod goes on when no node of a subset fits", adaptive.Child("disableSimulationSchedule")))
 	}
 	if neverWaits && strategy.Adaptive != nil && strategy.Adaptive.UnschedulableLastSeconds != nil {
 		all = append(all, fmt.Sprintf("%s: a subset is skipped after a wait of rescheduleCriticalSeconds, which is not set, so it has no effect", adaptive.Child("unschedulableLastSeconds")))

@@ -66,9 +66,9 @@ func TestWarningsOfASpec(t *testing.T) {
 			`{subsets: [{name: a}], scheduleStrategy: {type: Adaptive}}`,
 			[]string{"spec.scheduleStrategy.type: Adaptive goes on to the next subset, and the spread has only one, so it has no effect"},
 		},
-		"Adaptive that never goes on": {
-			`{subsets: [{name: a}, {name: b}], scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 0}}}`,
-			[]string{"spec.scheduleStrategy.adaptive.disableSimulationSchedule: without rescheduleCriticalSeconds no pod goes on to the next subset, as with type: Fixed"},
+		"a field without an effect": {
+			`{subsets: [{name: a}, {name: b}], scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true}}}`,
+			[]string{"spec.scheduleStrategy.adaptive.disableSimulationSchedule: has no effect, as in OpenKruise: a pod goes on when no node of a subset fits"},
 		},
 		"Adaptive that skips after a wait that there is not": {
 			`{subsets: [{name: a}, {name: b}], scheduleStrategy: {type: Adaptive, adaptive: {unschedulableLastSeconds: 60}}}`,

@@ -50,7 +50,6 @@ func (e *Engine) Simulate(ctx context.Context, d *Divided, replicas int32) (*Pla
 		}
 	}
 	slices.SortStableFunc(p.pending, byAge)
-	patience := patienceOf(d.Policy)
 	maker, err := e.newMaker(ctx, d, &placed.Plan, remaining)
 	if err != nil {
 		return nil, err
@@ -96,10 +95,8 @@ func (e *Engine) Simulate(ctx context.Context, d *Divided, replicas int32) (*Pla
 	return placed, nil
 }
 
-// patienceOf is how long a pod may wait in the subsets before it has tried all of them.
-func patienceOf(policy *subset.Policy) time.Duration {
-	return time.Duration(len(policy.Subsets))*policy.Adaptive.Wait + time.Second
-}
+// patience is how long pods are tried again: up to the first retry of a pod that not only nodes have refused.
+const patience = time.Second
 
 // survey asks the filters about the nodes of the subset in which a pod waits. One pod stands for all.
 func (p *play) survey(ctx context.Context, policy *subset.Policy, pod *corev1.Pod, placed *Placement) (err error) {

@@ -163,9 +163,6 @@ func randomSpread(r *rand.Rand, ns, name string) string {
 		subsets = append(subsets, text)
 	}
 	strategy, whenFull := "type: "+[]string{"Fixed", "Adaptive"}[r.IntN(2)], []string{"Schedule", "Wait"}[r.IntN(2)]
-	if r.IntN(4) == 0 {
-		strategy, early = "type: Adaptive, adaptive: {disableSimulationSchedule: true, rescheduleCriticalSeconds: 1}", true
-	}
 	if early {
 		whenFull = "Wait" // pods outside of all subsets would race for nodes with those that are still in one
 	}

@@ -748,9 +748,9 @@ func TestWarningsOfWhatTheClusterShows(t *testing.T) {
 			target + "  - {name: a, weight: 1}\n  - {name: b}\n",
 			[]string{"spec.subsets[1]: has neither weight nor minReplicas, and other subsets have a weight, so no pod goes there"},
 		},
-		"Adaptive that never goes on": {
+		"a field without an effect": {
 			target + "  - {name: a}\n  - {name: b}\n  scheduleStrategy: {type: Adaptive, adaptive: {disableSimulationSchedule: true}}\n",
-			[]string{"spec.scheduleStrategy.adaptive.disableSimulationSchedule: without rescheduleCriticalSeconds no pod goes on to the next subset, as with type: Fixed"},
+			[]string{"spec.scheduleStrategy.adaptive.disableSimulationSchedule: has no effect, as in OpenKruise: a pod goes on when no node of a subset fits"},
 		},
 		"binding early without a patch is nothing to warn of": {target + "  - {name: a, maxReplicas: 2}\n  - {name: b}\n  scheduleStrategy: {binding: Early}\n", nil},
 	}

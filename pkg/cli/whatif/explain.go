@@ -290,8 +290,6 @@ func whyPending(d *engine.Divided, pod *corev1.Pod, outcome engine.Outcome, abov
 			outcome.Waits.Name, d.Policy.Adaptive.Wait)
 	case early && outcome.Waits != nil:
 		return fmt.Sprintf("it can use subset %s only, which has no node for it; the pod waits there", outcome.Waits.Name)
-	case outcome.Waits != nil && adaptive:
-		return fmt.Sprintf("%s has quota left but no node for it; the pod waits there for %s before it goes on", outcome.Waits.Name, d.Policy.Adaptive.Wait)
 	case outcome.Waits != nil:
 		return fmt.Sprintf("%s has quota left but no node for it; with strategy Fixed the pod waits there", outcome.Waits.Name)
 	case outcome.Reason == v1beta1.ReasonNoNodeFits:

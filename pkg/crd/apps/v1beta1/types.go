@@ -285,14 +285,13 @@ type ScheduleStrategy struct {
 
 // AdaptiveStrategy refines the strategy Adaptive.
 type AdaptiveStrategy struct {
-	// DisableSimulationSchedule makes a pod wait for RescheduleCriticalSeconds in a subset before it goes on to the next. Otherwise it goes on as
-	// soon as the scheduler's filters refuse every node of the subset.
+	// DisableSimulationSchedule has no effect, as in OpenKruise: a pod goes on to the next subset when the scheduler's filters refuse every node.
 	//
 	// +optional
 	DisableSimulationSchedule bool `json:"disableSimulationSchedule,omitempty"`
 
-	// RescheduleCriticalSeconds is how many seconds a pod may stay unschedulable in a subset before it goes on to the next. Nil and 0 mean that
-	// waiting alone never moves it. Pods that are bound early, or whose gate is open, are replaced for that, except those of Jobs whose gate is open.
+	// RescheduleCriticalSeconds is how many seconds a pod that can use one subset only, because it is bound early or its gate is open, may stay
+	// unschedulable there before it is replaced. Nil and 0 mean that it is not replaced. Pods of Jobs whose gate is open never are.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -305,7 +304,7 @@ type AdaptiveStrategy struct {
 	UnschedulableLastSeconds *int32 `json:"unschedulableLastSeconds,omitempty"`
 
 	// Preemption says when a pod that finds no node may preempt pods of lower priority: AfterLastSubset (default), when all subsets have refused it; or
-	// BeforeNextSubset, in each subset before it goes on to the next, for instance if placeholders keep room there. It is refused with disableSimulationSchedule. (Berth)
+	// BeforeNextSubset, in each subset before it goes on to the next, for instance if placeholders keep room there. (Berth)
 	//
 	// +optional
 	// +kubebuilder:validation:Pattern=`^(AfterLastSubset|BeforeNextSubset)$`

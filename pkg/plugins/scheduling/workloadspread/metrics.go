@@ -15,7 +15,7 @@ const subsystem = "scheduler_workloadspread"
 var (
 	subsetAttempts = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "subset_attempts_total", StabilityLevel: metrics.ALPHA,
-		Help: "Steps of the scheduling of pods of a spread, by result: chosen (the pod got a subset), unplaced (every subset is full, and the pod may go anywhere), held (its owner, workload or spread is not known), full (every subset is full, and the pod waits), exhausted (no subset with quota has a node), reserved (the pod got a node), passed (a subset was skipped because none of its nodes fits), spilled (the pod goes on to the next subset after a cycle), waiting (the pod waits for a node of its subset), preempting (the pod preempts in its subset).",
+		Help: "Steps of the scheduling of pods of a spread, by result: chosen (the pod got a subset), unplaced (every subset is full, and the pod may go anywhere), held (its owner, workload or spread is not known), full (every subset is full, and the pod waits), exhausted (no subset with quota has a node), reserved (the pod got a node), passed (a subset was skipped because none of its nodes fits), spilled (the pod goes on to the next subset after a cycle), preempting (the pod preempts in its subset).",
 	}, []string{"result"})
 	memoHits = metrics.NewCounter(&metrics.CounterOpts{
 		Subsystem: subsystem, Name: "memo_hits_total", StabilityLevel: metrics.ALPHA,

@@ -143,9 +143,8 @@ func TestAPodThatNothingWokeIsNotTriedAgain(t *testing.T) {
 // A pod of strategy Adaptive finds a node in the first subset, again and again, and cannot be bound there.
 func TestAPodThatCannotBeBoundInASubsetGoesOn(t *testing.T) {
 	for name, tc := range map[string]struct{ strategy, want string }{
-		"Adaptive goes on":              {"type: Adaptive", "node-b"},
-		"and also without a simulation": {"type: Adaptive, adaptive: {disableSimulationSchedule: true}", "node-b"},
-		"Fixed has nowhere to go":       {"type: Fixed", ""},
+		"Adaptive goes on":        {"type: Adaptive", "node-b"},
+		"Fixed has nowhere to go": {"type: Fixed", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {

@@ -46,8 +46,6 @@ func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 		s.finder.remember(d.Policy, pod, d.Subset, verdict)
 		// Unresolvable keeps other PostFilter plugins from preempting while there are subsets to try.
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("no node in subset %q, going on to the next", d.Name()))
-	case ledger.Stay:
-		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("waiting in subset %q. %s", d.Name(), explain()))
 	default:
 		result, status := s.preempt(ctx, state, pod, statuses)
 		nominated := status.IsSuccess() && result != nil && result.NominatingInfo != nil && result.NominatedNodeName != ""
@@ -69,7 +67,7 @@ func (s *Spread) preempt(ctx context.Context, state fwk.CycleState, pod *corev1.
 	return s.preemption.PostFilter(ctx, state, pod, statuses)
 }
 
-var stepNames = map[ledger.Step]string{ledger.Stay: "waiting", ledger.GoOn: "spilled", ledger.Preempt: "preempting"}
+var stepNames = map[ledger.Step]string{ledger.GoOn: "spilled", ledger.Preempt: "preempting"}
 
 // waitsForVictims is true if the pod is nominated to a node that victims of a preemption are still leaving. DefaultPreemption returns the same status
 // for that and for a refusal.

@@ -205,7 +205,7 @@ func (w *world) refuse(pod *corev1.Pod, verdict memoEntry, nodes ...fwk.NodeInfo
 	d, refusal := w.ask(pod, nodes)
 	if d == nil {
 		w.t.Fatalf("%s: %v", pod.Name, refusal)
-		return ledger.Stay
+		return ledger.GoOn
 	}
 	next := w.book.apply(ledger.NoNodeFound{UID: pod.UID, Decision: d.Decision}).Next
 	if next == ledger.GoOn {
