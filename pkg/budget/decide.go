@@ -21,6 +21,8 @@ type Facts struct {
 	Unread []string
 	// Ledger of the budget. This package does not change it.
 	Ledger []v1beta1.LedgerEntry
+	// Replacing are the pods that the budget replaces first. This package does not change it.
+	Replacing []v1beta1.ReplacedPod
 }
 
 // Workload is an owner of pods and the number of pods that it asks for.
@@ -129,6 +131,8 @@ type Request struct {
 	Revision string
 	// Exempts is true if the operation sets NoProtectAnnotation, which takes the pod out of every budget.
 	Exempts bool
+	// Replaceable is true if a new pod can be made before this one goes, and whoever asks can wait for it.
+	Replaceable bool
 }
 
 // Verdict is the answer to a Request.
@@ -145,9 +149,11 @@ type Decision struct {
 	Verdicts []Verdict
 	// Ledger includes an entry for every allowed operation.
 	Ledger []v1beta1.LedgerEntry
+	// Replacing has the pods that were refused and are replaced first.
+	Replacing []v1beta1.ReplacedPod
 	// Tally counts the pods with this ledger.
 	Tally Tally
-	// Changed is true if the caller must write the ledger before it answers.
+	// Changed is true if the caller must write the ledger, and Replacing, before it answers.
 	Changed bool
 }
 
@@ -171,7 +177,7 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 	for i := range f.Pods {
 		states[f.Pods[i].UID] = f.Pods[i].State
 	}
-	d := Decision{Ledger: slices.Clone(f.Ledger), Tally: p.Tally(f), Verdicts: make([]Verdict, len(requests))}
+	d := Decision{Ledger: slices.Clone(f.Ledger), Replacing: slices.Clone(f.Replacing), Tally: p.Tally(f), Verdicts: make([]Verdict, len(requests))}
 	at := make(map[types.UID]int, len(f.Ledger)+len(requests))
 	for i := range d.Ledger {
 		at[d.Ledger[i].UID] = i
@@ -196,6 +202,9 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 		if !verdict.Allowed {
 			if entries := len(d.Ledger); entries != counted && verdict.Reason != v1beta1.ReasonReplicasUnknown {
 				missing, counted = Missing(Facts{Pods: f.Pods, Ledger: d.Ledger}), entries
+			}
+			if verdict.Reason == v1beta1.ReasonBudgetExhausted && p.replaces(&d, r) {
+				verdict.Reason = v1beta1.ReasonReplacedFirst
 			}
 			verdict.Message = p.refusal(r, verdict.Reason, d.Tally, len(d.Ledger), missing)
 			d.Verdicts[i] = verdict
@@ -275,7 +284,12 @@ func (p *Policy) refusal(r *Request, reason v1beta1.Reason, t Tally, entries int
 	if t.Desired >= t.Total {
 		why = "no pod may go while the budget needs all of them: raise maxUnavailable, lower minAvailable, or scale up"
 	}
-	if reason == v1beta1.ReasonBudgetUnhealthy {
+	switch {
+	case reason == v1beta1.ReasonReplacedFirst:
+		why = "a new pod is made first; try again"
+	case reason == v1beta1.ReasonBudgetExhausted && r.Replaceable && p.ReplaceFirst > 0:
+		why = "other pods are replaced first; try again"
+	case reason == v1beta1.ReasonBudgetUnhealthy:
 		why = "until enough are available, unavailable pods are kept as well (unhealthyPodPolicy)"
 	}
 	underWay := ""

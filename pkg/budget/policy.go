@@ -7,12 +7,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
@@ -31,6 +33,10 @@ type Policy struct {
 	Replicas *int32
 	// Warnings are about valid settings that the author probably did not mean.
 	Warnings []string
+
+	// ReplaceFirst is how many pods are replaced at a time, 0 for none, and ReplaceTimeout how long a new pod may take.
+	ReplaceFirst   int
+	ReplaceTimeout time.Duration
 
 	maxUnavailable *amount // nil: minAvailable counts
 	minAvailable   *amount
@@ -61,6 +67,7 @@ func Compile(pub *v1beta1.PodUnavailableBudget) (*Policy, field.ErrorList) {
 	spec := field.NewPath("spec")
 	p := &Policy{Name: pub.Name, Selector: labels.Nothing(), Ignored: labels.Nothing(), ifHealthy: pub.Spec.UnhealthyPodPolicy == v1beta1.IfHealthyBudget}
 	errs := p.compileSubject(&pub.Spec, spec)
+	p.compileReplaceFirst(&pub.Spec, spec)
 	errs = append(errs, p.compileAmounts(&pub.Spec, spec)...)
 	switch pub.Spec.UnhealthyPodPolicy {
 	case "", v1beta1.AlwaysAllowUnhealthy, v1beta1.IfHealthyBudget:
@@ -118,6 +125,17 @@ func (p *Policy) compileSubject(spec *v1beta1.PodUnavailableBudgetSpec, path *fi
 	return nil
 }
 
+// compileReplaceFirst leaves ReplaceFirst 0 for a budget that names a ReplicaSet: it would not cover the pod once its Deployment has it.
+func (p *Policy) compileReplaceFirst(spec *v1beta1.PodUnavailableBudgetSpec, path *field.Path) {
+	switch first := spec.ReplaceFirst; {
+	case first == nil:
+	case p.Target != nil && KindOf(p.Target) == replicaSet:
+		p.warn("%s: not used, because the budget names a ReplicaSet; name its Deployment", path.Child("replaceFirst"))
+	default:
+		p.ReplaceFirst, p.ReplaceTimeout = int(max(ptr.Deref(first.MaxPods, 1), 1)), time.Duration(ptr.Deref(first.TimeoutSeconds, 600))*time.Second
+	}
+}
+
 func (p *Policy) compileAmounts(spec *v1beta1.PodUnavailableBudgetSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	read := func(value *intstr.IntOrString, name string) *amount {
@@ -141,6 +159,7 @@ func (p *Policy) compileAmounts(spec *v1beta1.PodUnavailableBudgetSpec, path *fi
 		p.minAvailable = nil
 	}
 	switch {
+	case p.ReplaceFirst > 0: // drains finish
 	case p.maxUnavailable != nil && p.maxUnavailable.value == 0:
 		p.warn("%s: with 0 no available pod may ever be deleted, evicted or restarted, so that node drains and rollouts never finish", path.Child("maxUnavailable"))
 	case p.minAvailable != nil && p.minAvailable.isPercent && p.minAvailable.value == 100:

@@ -49,6 +49,8 @@ type Request struct {
 	Restarts bool
 	// DryRun is true if the decision must write nothing.
 	DryRun bool
+	// ByWorkload is true if the controller of a workload asks, which does not want a new pod in place of this one.
+	ByWorkload bool
 }
 
 // Decide says whether the operation may go on. Every budget of the pod must allow it. If they all do, each has the operation in its ledger. With an
@@ -307,7 +309,7 @@ func (s *store) judge(pub *v1beta1.PodUnavailableBudget, counted *snapshot, requ
 	verdicts := nothingTo(requests)
 	policy, count := counted.policy, counted.count
 	facts := count.Facts
-	facts.Ledger = pub.Status.Ledger
+	facts.Ledger, facts.Replacing = pub.Status.Ledger, pub.Status.Replacing
 	for i := range verdicts {
 		verdicts[i].covers = count.Covers(requests[i].Pod.UID) || policy.Target == nil && isPicked(requests[i].Pod, count)
 	}
@@ -329,6 +331,7 @@ func (s *store) judge(pub *v1beta1.PodUnavailableBudget, counted *snapshot, requ
 func (s *store) write(ctx context.Context, pub *v1beta1.PodUnavailableBudget, decision budget.Decision, verdicts []verdict, k *knowledge) ([]verdict, error) {
 	at, written := s.clock.Now(), pub.DeepCopy()
 	budget.Publish(&written.Status, pub.Generation, decision.Ledger, decision.Tally)
+	written.Status.Replacing = decision.Replacing
 	written.Status.LedgerRevision = budget.Newest(pub.Status.LedgerRevision, k.counted.count.Revision)
 	switch err := s.writer.Update(ctx, written); {
 	case apierrors.IsConflict(err):
@@ -409,6 +412,8 @@ func sort(count *census.Count, requests []Request) (trial, binding asked) {
 			one.Revision = r.Pod.ResourceVersion
 		case v1beta1.OperationLeave:
 			one.Exempts = budget.IsExempt(r.After, count.Ignored)
+		case v1beta1.OperationDelete, v1beta1.OperationEvict: // a dry run must not promise what nobody has written down
+			one.Replaceable = !r.ByWorkload && !r.DryRun && budget.IsReplaceable(pod)
 		}
 		if r.DryRun {
 			trial.add(i, one)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -123,7 +124,7 @@ func (h *podHandler) read(ctx context.Context, review admission.Request) (*Reque
 		if err := h.decoder.DecodeRaw(review.OldObject, pod); err != nil {
 			return nil, fmt.Errorf("decoding the pod to be deleted: %w", err)
 		}
-		return &Request{Pod: pod, Operation: v1beta1.OperationDelete, DryRun: dryRun}, nil
+		return &Request{Pod: pod, Operation: v1beta1.OperationDelete, DryRun: dryRun, ByWorkload: isWorkloadController(review.UserInfo.Username)}, nil
 	case review.Operation == admissionv1.Update && (review.SubResource == "" || review.SubResource == "resize" || review.SubResource == "status"):
 		before, after := &corev1.Pod{}, &corev1.Pod{}
 		if err := h.decoder.DecodeRaw(review.OldObject, before); err != nil {
@@ -187,6 +188,13 @@ func isExemptUser(name string, groups []string) bool {
 	return slices.Contains(groups, "system:nodes") ||
 		name == "system:serviceaccount:kube-system:namespace-controller" ||
 		name == "system:serviceaccount:kube-system:pod-garbage-collector"
+}
+
+// isWorkloadController is true for the controllers of Kubernetes, but for the one that evicts pods from tainted nodes: a ReplicaSet that is scaled down deletes
+// pods, and a new pod in place of one of them would be too many. A controller manager whose controllers have no accounts of their own counts as one.
+func isWorkloadController(name string) bool {
+	return strings.HasPrefix(name, "system:serviceaccount:kube-system:") && name != "system:serviceaccount:kube-system:taint-eviction-controller" ||
+		name == "system:kube-controller-manager"
 }
 
 // reportsNodes is true for users who write into the status of pods what has happened to their nodes. No budget can prevent that any more. One of them

@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -67,8 +68,9 @@ type Count struct {
 	Ignored labels.Selector
 	// Owners are the UIDs of the owners of the pods, directly or through others.
 	Owners sets.Set[types.UID]
-	// holders are the controllers of the budget's pods, with their selectors. Through them the replicas are known, and for a budget with a target they
-	// connect the pods to the target. A controller that is being deleted is not included: the garbage collector deletes its pods or orphans them.
+	// holders are the controllers of the budget's pods and those above them, with their selectors. Through them the replicas are known, and for a budget with
+	// a target they connect the pods to the target. A pod may move from one to another, as a pod that is replaced first does. A controller that is being
+	// deleted is not included: the garbage collector deletes its pods or orphans them.
 	holders map[workload.Owner]labels.Selector
 	// ofTarget is true if the budget has a target.
 	ofTarget bool
@@ -186,7 +188,7 @@ func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atL
 	top := make([]*owner, len(pods))
 	for i, pod := range pods {
 		top[i] = o.top(pod)
-		count.hold(o.found[controllerOf(pod)])
+		count.hold(o, pod)
 	}
 	seen := map[*owner]bool{nil: true}
 	for _, owner := range top {
@@ -231,7 +233,7 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, policy *budget.Pol
 	for _, pod := range all {
 		if o.isUnder(pod, target) {
 			pods = append(pods, pod)
-			count.hold(o.found[controllerOf(pod)])
+			count.hold(o, pod)
 		} else if top := o.top(pod); top != nil && top.gone { // the target may have adopted a pod that this owner orphaned
 			gone = append(gone, top.uid)
 		}
@@ -253,11 +255,32 @@ func (c *Count) miss(o *owner) {
 	}
 }
 
-// hold adds the controller of a pod to the holders. controller is nil if the pod has none.
-func (c *Count) hold(controller *owner) {
-	if controller != nil && !controller.deleting && !controller.gone {
-		c.holders[controller.key()] = controller.selector
+// hold adds the controllers of a pod to the holders: the nearest, and those above that tell their replicas. It also adds the ReplicaSet that has handed the
+// pod to its Deployment, if it is still there and of that Deployment.
+func (c *Count) hold(o *owners, pod *corev1.Pod) {
+	nearest := controllerOf(pod)
+	add := func(controller *owner) {
+		if !controller.deleting && !controller.gone && (controller.key() == nearest || !controller.hidesReplicas()) {
+			c.holders[controller.key()] = controller.selector
+		}
 	}
+	for controller := range o.above(pod) {
+		add(controller)
+	}
+	if ref := handedOverBy(pod); ref != nil {
+		if set := o.found[keyOf(ref)]; set != nil && keyOf(set.parent) == nearest {
+			add(set)
+		}
+	}
+}
+
+// handedOverBy refers to the ReplicaSet that takes the pod back if it is not replaced in time. Nil if there is none.
+func handedOverBy(pod *corev1.Pod) *metav1.OwnerReference {
+	handover := budget.HandoverOf(pod)
+	if handover == nil {
+		return nil
+	}
+	return &metav1.OwnerReference{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "ReplicaSet", Name: handover.ReplicaSet, UID: handover.UID}
 }
 
 // list reads the pods that the selector selects.
@@ -430,6 +453,7 @@ func (o *owners) load(ctx context.Context, pods []*corev1.Pod) error {
 	}
 	for _, pod := range pods {
 		want(metav1.GetControllerOfNoCopy(pod))
+		want(handedOverBy(pod))
 	}
 	for level := 0; len(next) > 0 && level < workload.LongestOwnerChain; level++ {
 		read, err := o.readAll(ctx, slices.Collect(maps.Values(next)))

@@ -39,6 +39,10 @@ const (
 	// MaxSelectorKeys is how many characters SelectorKeysAnnotation may have. A longer one counts as none: whoever creates a pod chooses its annotations,
 	// and the API server would go through all keys at each update of the pod. The match condition of the webhook has the same number.
 	MaxSelectorKeys = 1024
+
+	// ReplacedFirstAnnotation is on a pod that its ReplicaSet has handed to their Deployment, so that the ReplicaSet makes a new pod. It says in JSON which
+	// ReplicaSet that was, and since when. Berth's controller sets it.
+	ReplacedFirstAnnotation = "policy.berth.dev/replaced-first"
 )
 
 // Operation is an operation on a pod that makes the pod unavailable.
@@ -83,6 +87,10 @@ const (
 	ReasonExempted Reason = "Exempted"
 	// ReasonBudgetExhausted: fewer pods would be available than the budget needs.
 	ReasonBudgetExhausted Reason = "BudgetExhausted"
+	// ReasonReplacedFirst: fewer pods would be available than the budget needs, and spec.replaceFirst has a new pod made. The pod goes once that is ready.
+	ReasonReplacedFirst Reason = "ReplacedFirst"
+	// ReasonNotReplaced: no new pod became ready in time, or the pod cannot be replaced.
+	ReasonNotReplaced Reason = "NotReplaced"
 	// ReasonBudgetUnhealthy: fewer pods are available than the budget needs, and IfHealthyBudget protects unavailable pods from evictions and updates as well.
 	ReasonBudgetUnhealthy Reason = "BudgetUnhealthy"
 	// ReasonContended: others changed the budget so often that the webhook could not write its status. The operation itself may be fine; try again.

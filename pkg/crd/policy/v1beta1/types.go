@@ -104,6 +104,28 @@ type PodUnavailableBudgetSpec struct {
 	//
 	// +optional
 	IgnoredPodSelector *metav1.LabelSelector `json:"ignoredPodSelector,omitempty"`
+
+	// ReplaceFirst makes a new pod before an available pod goes for whose eviction or deletion there is no room. The refusal says so, and the pod is evicted
+	// once the budget allows it, whether somebody asks again or not. It is for pods of Deployments without a PersistentVolumeClaim. Nil makes none. This
+	// field is an addition of Berth.
+	//
+	// +optional
+	ReplaceFirst *ReplaceFirst `json:"replaceFirst,omitempty"`
+}
+
+// ReplaceFirst limits the pods that are replaced before they go.
+type ReplaceFirst struct {
+	// MaxPods is how many pods of the budget are replaced at a time. The default is 1.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	MaxPods *int32 `json:"maxPods,omitempty"`
+	// TimeoutSeconds is how long the new pod may take to become ready. Then the ReplicaSet takes the old pod back, and removes the new one. The default is 600.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	TimeoutSeconds *int32 `json:"timeoutSeconds,omitempty"`
 }
 
 // TargetReference identifies a workload.
@@ -189,6 +211,13 @@ type PodUnavailableBudgetStatus struct {
 	// +optional
 	LedgerRevision string `json:"ledgerRevision,omitempty"`
 
+	// Replacing are the pods that spec.replaceFirst replaces, at most maxPods. This field is an addition of Berth.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=uid
+	Replacing []ReplacedPod `json:"replacing,omitempty"`
+
 	// Conditions are DisruptionAllowed, Enforcing and ReplicasKnown. This field is an addition of Berth.
 	//
 	// +optional
@@ -228,4 +257,16 @@ type LedgerEntry struct {
 	//
 	// +optional
 	Renewals int32 `json:"renewals,omitempty"`
+}
+
+// ReplacedPod is a pod that goes once a new one is ready.
+type ReplacedPod struct {
+	// UID of the pod.
+	//
+	// +required
+	UID types.UID `json:"uid"`
+	// Name of the pod.
+	//
+	// +optional
+	Name string `json:"name,omitempty"`
 }
