@@ -28,6 +28,8 @@
 //	22  who else writes the status of pods                TestWhoMayWriteThatAPodIsNotReady, TestAPodOfALostNodeCountsAsUnavailable
 //	23  what users of OpenKruise do to pods               TestALabelTakesAPodOutOfService, TestWhoExemptsAPodIsLetThrough
 //	24  what an operation costs                           TestWhatAnOperationCosts, TestUnderLoadAnAnswerCostsAtMostOneRead, TestAnAllowedDeletionBesideTheRequestsThatItNeeds
+//	25  a new pod that is made first                      TestADrainOfTheOnlyPodMakesANewOneFirst, TestTwoDrainsAtOnceReplaceAllPods, TestAPodWhoseReplacementDoesNotStartIsTakenBack,
+//	                                                      TestAQuotaThatForbidsASecondPodLosesNone, TestWhatHappensWhileAPodIsReplacedFirst, TestWhoMayHandAPodOver
 //
 // Without -long, the cases that depend on Kubernetes timeouts run with shorter timeouts.
 package budget

@@ -23,7 +23,7 @@ func describe(pub *v1beta1.PodUnavailableBudget, policy *model.Policy, count *ce
 		status.LedgerRevision = model.Newest(pub.Status.LedgerRevision, count.Revision)
 	}
 	model.Publish(&status, pub.Generation, ledger, t)
-	for _, c := range []condition{disruptionAllowed(facts, t), enforcing(policy, count), replicasKnown(count, t)} {
+	for _, c := range []condition{disruptionAllowed(policy, facts, t), enforcing(policy, count), replicasKnown(count, t)} {
 		c.set(&status.Conditions, pub.Generation, now)
 	}
 	return status
@@ -52,7 +52,7 @@ func (c condition) set(conditions *[]metav1.Condition, generation int64, now met
 	})
 }
 
-func disruptionAllowed(facts model.Facts, t model.Tally) condition {
+func disruptionAllowed(policy *model.Policy, facts model.Facts, t model.Tally) condition {
 	switch {
 	case t.Unknown != "":
 		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1beta1.ReasonReplicasUnknown, "no available pod may be deleted, evicted or restarted: " + t.Unknown}
@@ -61,6 +61,9 @@ func disruptionAllowed(facts model.Facts, t model.Tally) condition {
 	case t.Allowed > 0:
 		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionTrue, v1beta1.ReasonSufficientPods,
 			fmt.Sprintf("%d of %d desired pods are available", t.Available, t.Desired)}
+	case t.Desired >= t.Total && policy.ReplaceFirst > 0:
+		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1beta1.ReasonReplacedFirst,
+			fmt.Sprintf("all %d pods must be available; a new pod is made before one is evicted or deleted%s", t.Total, model.Missing(facts))}
 	case t.Desired >= t.Total:
 		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1beta1.ReasonNoneMayGo,
 			fmt.Sprintf("all %d pods must be available, so no pod may ever be deleted, evicted or restarted, and node drains never finish; raise maxUnavailable, lower minAvailable, or scale up", t.Total)}

@@ -71,3 +71,7 @@ func approvalLapsed(entry *lapsed, after time.Duration) news {
 	return news{corev1.EventTypeWarning, v1beta1.ReasonApprovalExpired, "StrikeOut",
 		fmt.Sprintf("%s of pod %s was allowed and did not happen within %s; the pod counts as available again", entry.Operation, entry.Name, after)}
 }
+
+func notReplaced(pod *corev1.Pod, why string) news {
+	return news{corev1.EventTypeWarning, v1beta1.ReasonNotReplaced, "ReplaceFirst", fmt.Sprintf("pod %s is not replaced first: %s", pod.Name, why)}
+}

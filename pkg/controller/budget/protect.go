@@ -53,7 +53,8 @@ func selectorKeys(count *census.Count, pod *corev1.Pod) string {
 }
 
 // unprotect removes the label from the pods of a namespace that no budget covers any more. It does so only if it knows for every existing budget which
-// pods that may cover: a needless label only costs calls to the webhook, but a missing one leaves a pod unprotected.
+// pods that may cover: a needless label only costs calls to the webhook, but a missing one leaves a pod unprotected. It also takes back pods that a budget has
+// handed over which is gone or does not cover them any more.
 func (r *reconciler) unprotect(ctx context.Context, namespace string) error {
 	var pods corev1.PodList
 	if err := r.cached.List(ctx, &pods, client.InNamespace(namespace), client.HasLabels{v1beta1.ProtectedLabel}, client.UnsafeDisableDeepCopy); err != nil {
@@ -65,6 +66,10 @@ func (r *reconciler) unprotect(ctx context.Context, namespace string) error {
 	var pubs v1beta1.PodUnavailableBudgetList
 	if err := r.live.List(ctx, &pubs, client.InNamespace(namespace)); err != nil {
 		return fmt.Errorf("listing the budgets of namespace %s: %w", namespace, err)
+	}
+	names := sets.New[string]()
+	for i := range pubs.Items {
+		names.Insert(pubs.Items[i].Name)
 	}
 	var known []extent
 	for i := range pubs.Items {
@@ -86,10 +91,14 @@ func (r *reconciler) unprotect(ctx context.Context, namespace string) error {
 	patching.SetLimit(concurrentPatches)
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if pod.DeletionTimestamp != nil || coveredBy(known, pod) {
+		handover := model.HandoverOf(pod)
+		if pod.DeletionTimestamp != nil || coveredBy(known, pod) && (handover == nil || names.Has(handover.Budget)) {
 			continue
 		}
 		patching.Go(func() error {
+			if handover != nil {
+				return r.takeBack(ctx, pod) // an event follows, and the label goes
+			}
 			// The resourceVersion makes the patch fail if the pod has changed, because a budget may cover it now.
 			patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q,"labels":{%q:null},"annotations":{%q:null}}}`,
 				pod.ResourceVersion, v1beta1.ProtectedLabel, v1beta1.SelectorKeysAnnotation)
@@ -116,7 +125,7 @@ func (r *reconciler) patch(ctx context.Context, pod *corev1.Pod, patch []byte) e
 		return nil // the pod is gone, or it has changed and an event follows
 	}
 	if err != nil {
-		return fmt.Errorf("labelling pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return fmt.Errorf("changing pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
 }

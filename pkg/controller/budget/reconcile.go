@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -48,7 +50,7 @@ type reconciler struct {
 var _ reconcile.Reconciler = &reconciler{}
 
 // Reconcile reads the budget, and then its pods and workloads. It protects new pods, removes ledger entries that are not needed any more, and writes the
-// status if it has changed. For a request without a name it removes the label from pods of the namespace that are in no budget.
+// status if it has changed. It also replaces pods first; see replace. For a request without a name it removes the label from pods of the namespace that are in no budget.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	if request.Name == "" {
 		return reconcile.Result{}, r.unprotect(ctx, request.Namespace)
@@ -92,8 +94,17 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		failed = errors.Join(failed, r.unprotect(ctx, request.Namespace))
 	}
 	over, next := r.settle(pub, count, gone)
-	if err := r.conclude(ctx, pub, policy, count, over); err != nil {
+	plan, again := r.replace(ctx, pub, policy, count)
+	if err := r.conclude(ctx, pub, policy, count, over, plan.Over); err != nil {
 		return resultOf(errors.Join(failed, err))
+	}
+	if r.takeBackAll(ctx, pub, policy, count, &plan) {
+		again = replaceRetry
+	}
+	for _, delay := range []time.Duration{again, plan.Next} {
+		if delay > 0 {
+			next = sooner(next, delay)
+		}
 	}
 	if failed != nil {
 		klog.FromContext(ctx).Error(failed, "Writing labels will be tried again", "budget", klog.KObj(pub))
@@ -130,11 +141,16 @@ func resultOf(err error) (reconcile.Result, error) {
 var errChanged = errors.New("the budget has changed meanwhile")
 
 // conclude writes the status for the pods that were counted, and sends its events. If the webhook has written a new status in between, conclude computes
-// the status for that version and tries again. The count is still valid then, and so are the outcomes of entries that have not changed.
-func (r *reconciler) conclude(ctx context.Context, pub *v1beta1.PodUnavailableBudget, policy *model.Policy, count *census.Count, over settled) error {
+// the status for that version and tries again. The count is still valid then, and so are the outcomes of entries that have not changed. forgotten are the pods
+// that are not replaced first any more.
+func (r *reconciler) conclude(
+	ctx context.Context, pub *v1beta1.PodUnavailableBudget, policy *model.Policy, count *census.Count, over settled, forgotten sets.Set[types.UID],
+) error {
 	for range maxAttempts {
 		ledger, told := over.strikeOut(pub.Status.Ledger)
-		err := r.publish(ctx, pub, describe(pub, policy, count, ledger, r.now()))
+		status := describe(pub, policy, count, ledger, r.now())
+		status.Replacing = slices.DeleteFunc(status.Replacing, func(pod v1beta1.ReplacedPod) bool { return forgotten.Has(pod.UID) })
+		err := r.publish(ctx, pub, status)
 		if err == nil {
 			r.report(ctx, pub, told)
 			return nil

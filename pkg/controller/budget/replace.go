@@ -1,0 +1,167 @@
+package budget
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	model "github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/budget/census"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/workload"
+)
+
+// replaceRetry is how long the controller waits before it repeats a step that was refused, as a drain does.
+const replaceRetry = 5 * time.Second
+
+// replace decides about the pods that are replaced first, and takes the steps that come before the write of the status. again is when to repeat a step, 0 if
+// none has to be. Every step can be repeated: all that it relies on is in the pods and in the budget's status.
+func (r *reconciler) replace(ctx context.Context, pub *v1beta1.PodUnavailableBudget, policy *model.Policy, count *census.Count) (plan model.Replacing, again time.Duration) {
+	facts := count.Facts
+	facts.Ledger, facts.Replacing = pub.Status.Ledger, pub.Status.Replacing
+	elsewhere := sets.New[types.UID]()
+	for _, pod := range count.Pods {
+		if handover := model.HandoverOf(pod); handover != nil && handover.Budget != pub.Name {
+			if other, found := r.extent.of(types.NamespacedName{Namespace: pub.Namespace, Name: handover.Budget}); found && other.pods.Has(pod.UID) {
+				elsewhere.Insert(pod.UID)
+			}
+		}
+	}
+	plan = policy.Replace(facts, count.Pods, elsewhere, r.clock.Now())
+	logger := klog.FromContext(ctx).WithValues("budget", klog.KObj(pub))
+	for _, pod := range plan.HandOver {
+		switch err := r.handOver(ctx, pub, pod); {
+		case err == nil:
+			logger.V(2).Info("Handed a pod to its Deployment, so that a new one is made", "pod", klog.KObj(pod))
+		case errors.Is(err, errNotReplaceable), apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsTooManyRequests(err):
+			plan.Over.Insert(pod.UID) // so that it does not keep others from their turn; whoever asks again begins anew
+			notReplaced(pod, "it cannot be handed to its Deployment: "+err.Error()).send(r.events, pub)
+		default:
+			logger.Error(err, "Will try again to hand a pod to its Deployment", "pod", klog.KObj(pod))
+			again = replaceRetry
+		}
+	}
+	for _, pod := range plan.Evict {
+		switch err := r.evict(ctx, pod); {
+		case err == nil:
+		case plan.Late.Has(pod.UID):
+			plan.TakeBack = append(plan.TakeBack, pod)
+			plan.Over.Insert(pod.UID)
+		default:
+			logger.V(2).Info("Will try again to evict a pod that was replaced first", "pod", klog.KObj(pod), "error", err)
+			again = replaceRetry
+		}
+	}
+	return plan, again
+}
+
+// takeBackAll gives pods back to their ReplicaSets, after the status was written: a controller that dies in between leaves a pod for which nobody asks, and the
+// next one takes it back. It is true if a step has to be repeated.
+func (r *reconciler) takeBackAll(ctx context.Context, pub *v1beta1.PodUnavailableBudget, policy *model.Policy, count *census.Count, plan *model.Replacing) (again bool) {
+	for _, pod := range plan.TakeBack {
+		if policy.ReplaceFirst > 0 && model.IsReplacing(pub.Status.Replacing, pod.UID) {
+			notReplaced(pod, fmt.Sprintf("no new pod was ready within %s%s", policy.ReplaceTimeout, whyNoNew(count))).send(r.events, pub)
+		}
+		if err := r.takeBack(ctx, pod); err != nil {
+			klog.FromContext(ctx).Error(err, "Will try again to give a pod back to its ReplicaSet", "budget", klog.KObj(pub), "pod", klog.KObj(pod))
+			again = true
+		}
+	}
+	return again
+}
+
+// whyNoNew says what one of the pods that have not started waits for. It is empty if there is none.
+func whyNoNew(count *census.Count) string {
+	for i, pod := range count.Pods {
+		if count.Facts.Pods[i].State != model.Pending {
+			continue
+		}
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+				return fmt.Sprintf("; pod %s is not scheduled: %.300s", pod.Name, c.Message)
+			}
+		}
+		return fmt.Sprintf("; pod %s has not started", pod.Name)
+	}
+	return ""
+}
+
+// errNotReplaceable: the pod has no ReplicaSet of a Deployment.
+var errNotReplaceable = errors.New("it has no ReplicaSet of a Deployment")
+
+// handOver makes the Deployment the controller of a pod. The ReplicaSet then makes another one.
+func (r *reconciler) handOver(ctx context.Context, pub *v1beta1.PodUnavailableBudget, pod *corev1.Pod) error {
+	set, err := r.replicaSet(ctx, pod, metav1.GetControllerOf(pod).Name, workload.ControllerUID(pod))
+	if err != nil {
+		return err
+	}
+	owner := workload.ControllerOf(set)
+	if owner == nil || owner.Kind.Group != appsv1.GroupName || owner.Kind.Kind != "Deployment" {
+		return errNotReplaceable
+	}
+	deployment := &metav1.PartialObjectMetadata{}
+	deployment.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
+	err = r.live.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: owner.Name}, deployment)
+	if apierrors.IsNotFound(err) || err == nil && (deployment.UID != owner.UID || deployment.DeletionTimestamp != nil) {
+		return errNotReplaceable // the garbage collector would take the pod for one of a Deployment that is gone
+	}
+	if err != nil {
+		return fmt.Errorf("reading Deployment %s: %w", owner.Name, err)
+	}
+	patch, err := model.HandOver(pod, set, pub.Name, r.now())
+	if err != nil {
+		return fmt.Errorf("marking the pod: %w", err)
+	}
+	return r.patch(ctx, pod, patch)
+}
+
+// takeBack gives a pod back to the ReplicaSet that has handed it over. If that is gone, the pod is evicted, as far as its budget allows it.
+func (r *reconciler) takeBack(ctx context.Context, pod *corev1.Pod) error {
+	handover := model.HandoverOf(pod)
+	set, err := r.replicaSet(ctx, pod, handover.ReplicaSet, handover.UID)
+	if errors.Is(err, errNotReplaceable) || err == nil && workload.ControllerUID(set) != workload.ControllerUID(pod) {
+		return r.evict(ctx, pod)
+	}
+	if err != nil {
+		return err
+	}
+	patch, err := model.TakeBack(pod, set)
+	if err != nil {
+		return fmt.Errorf("unmarking the pod: %w", err)
+	}
+	return r.patch(ctx, pod, patch)
+}
+
+// replicaSet reads a ReplicaSet of the pod's namespace from the API server. It returns errNotReplaceable for one that is gone or is being deleted.
+func (r *reconciler) replicaSet(ctx context.Context, pod *corev1.Pod, name string, uid types.UID) (*appsv1.ReplicaSet, error) {
+	set := &appsv1.ReplicaSet{}
+	err := r.live.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: name}, set)
+	if apierrors.IsNotFound(err) || err == nil && (set.UID != uid || set.DeletionTimestamp != nil) {
+		return nil, errNotReplaceable
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading ReplicaSet %s: %w", name, err)
+	}
+	return set, nil
+}
+
+// evict asks for the eviction of a pod, as anybody would. The webhook decides about it.
+func (r *reconciler) evict(ctx context.Context, pod *corev1.Pod) error {
+	eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}}
+	err := r.writer.SubResource("eviction").Create(ctx, pod.DeepCopy(), eviction)
+	if apierrors.IsConflict(err) {
+		return nil // another pod has the name by now
+	}
+	return client.IgnoreNotFound(err)
+}
