@@ -41,12 +41,15 @@ type PodUnavailableBudgetList struct {
 // PodUnavailableBudgetSpec says which pods are protected and how many of them must stay available.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.selector) || has(self.targetRef)",message="needs selector or targetRef to know which pods to protect"
-// +kubebuilder:validation:XValidation:rule="has(self.maxUnavailable) || has(self.minAvailable)",message="needs maxUnavailable or minAvailable"
+// +kubebuilder:validation:XValidation:rule="has(self.maxUnavailable) || has(self.minAvailable) || has(self.perSubset)",message="needs maxUnavailable, minAvailable or perSubset"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxUnavailable) || type(self.maxUnavailable) != int || int(self.maxUnavailable) >= 0",message="must not be negative",fieldPath=".maxUnavailable"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxUnavailable) || type(self.maxUnavailable) != string || string(self.maxUnavailable).matches('^(100|[0-9]{1,2})%$')",message="must be a count or a percentage from 0% to 100%",fieldPath=".maxUnavailable"
 // +kubebuilder:validation:XValidation:rule="!has(self.minAvailable) || type(self.minAvailable) != int || int(self.minAvailable) >= 0",message="must not be negative",fieldPath=".minAvailable"
 // +kubebuilder:validation:XValidation:rule="!has(self.minAvailable) || type(self.minAvailable) != string || string(self.minAvailable).matches('^(100|[0-9]{1,2})%$')",message="must be a count or a percentage from 0% to 100%",fieldPath=".minAvailable"
 // +kubebuilder:validation:XValidation:rule="!has(self.unhealthyPodPolicy) || size(self.unhealthyPodPolicy) == 0 || self.unhealthyPodPolicy in ['AlwaysAllow', 'IfHealthyBudget']",message="must be AlwaysAllow or IfHealthyBudget",fieldPath=".unhealthyPodPolicy"
+// +kubebuilder:validation:XValidation:rule="!has(self.perSubset) || has(self.perSubset.maxUnavailable) || (has(self.perSubset.oneAtATime) && self.perSubset.oneAtATime)",message="needs maxUnavailable or oneAtATime: true",fieldPath=".perSubset"
+// +kubebuilder:validation:XValidation:rule="!has(self.perSubset) || !has(self.perSubset.maxUnavailable) || type(self.perSubset.maxUnavailable) != int || int(self.perSubset.maxUnavailable) >= 0",message="must not be negative",fieldPath=".perSubset.maxUnavailable"
+// +kubebuilder:validation:XValidation:rule="!has(self.perSubset) || !has(self.perSubset.maxUnavailable) || type(self.perSubset.maxUnavailable) != string || string(self.perSubset.maxUnavailable).matches('^(100|[0-9]{1,2})%$')",message="must be a count or a percentage from 0% to 100%",fieldPath=".perSubset.maxUnavailable"
 type PodUnavailableBudgetSpec struct {
 	// Selector selects the pods in the budget's own namespace. It must not be empty. A budget has either selector or targetRef, and neither can be
 	// changed. In budgets that are older than these rules, an empty selector selects all pods, and targetRef takes precedence over selector.
@@ -87,4 +90,17 @@ type PodUnavailableBudgetSpec struct {
 	//
 	// +optional
 	ReplaceFirst *v1beta1.ReplaceFirst `json:"replaceFirst,omitempty"`
+
+	// PerSubset limits also what may be unavailable in each subset of the pods, such as a zone. Nil does not. With it, maxUnavailable and minAvailable may
+	// both be left out. This field is an addition of Berth.
+	//
+	// +optional
+	PerSubset *v1beta1.PerSubset `json:"perSubset,omitempty"`
+
+	// KeepPodDisruptionBudget makes Berth keep a PodDisruptionBudget of the same name beside the budget, with the same pods and numbers, so that node
+	// autoscalers plan by it. Berth keeps none beside another one with the same name or for the same pods, because the API server evicts no pod that has two;
+	// condition PodDisruptionBudgetKept says so. It is deleted with the budget. This field is an addition of Berth.
+	//
+	// +optional
+	KeepPodDisruptionBudget bool `json:"keepPodDisruptionBudget,omitempty"`
 }

@@ -93,6 +93,8 @@ const (
 	ReasonNotReplaced Reason = "NotReplaced"
 	// ReasonBudgetUnhealthy: fewer pods are available than the budget needs, and IfHealthyBudget protects unavailable pods from evictions and updates as well.
 	ReasonBudgetUnhealthy Reason = "BudgetUnhealthy"
+	// ReasonHeldBySubset: perSubset holds the pod. Another subset has unavailable pods, or no further pod of this subset may become unavailable.
+	ReasonHeldBySubset Reason = "HeldBySubset"
 	// ReasonContended: others changed the budget so often that the webhook could not write its status. The operation itself may be fine; try again.
 	ReasonContended Reason = "Contended"
 	// ReasonLedgerFull: the ledger of the budget is full, because too many operations are in progress. The operation itself may be fine; try again.
@@ -139,6 +141,12 @@ const (
 	ReasonApprovalExpired Reason = "ApprovalExpired"
 	// ReasonReadFailed: the pods or workloads of the budget cannot be read.
 	ReasonReadFailed Reason = "ReadFailed"
+	// ReasonPodDisruptionBudgetKept: Berth keeps a PodDisruptionBudget that says the same as the budget.
+	ReasonPodDisruptionBudgetKept Reason = "Kept"
+	// ReasonOtherPodDisruptionBudget: another PodDisruptionBudget has the budget's name or selects the same pods, so Berth keeps none.
+	ReasonOtherPodDisruptionBudget Reason = "OtherPodDisruptionBudget"
+	// ReasonNotExpressible: a PodDisruptionBudget cannot say what the budget says, so Berth keeps none.
+	ReasonNotExpressible Reason = "NotExpressible"
 )
 
 const (
@@ -148,4 +156,6 @@ const (
 	ConditionEnforcing = "Enforcing"
 	// ConditionReplicasKnown: Berth knows the number of replicas, from the workloads of all pods or from ProtectTotalReplicasAnnotation.
 	ConditionReplicasKnown = "ReplicasKnown"
+	// ConditionPodDisruptionBudgetKept: an equal PodDisruptionBudget is beside the budget. Budgets that do not ask for one do not have this condition.
+	ConditionPodDisruptionBudgetKept = "PodDisruptionBudgetKept"
 )

@@ -41,12 +41,15 @@ type PodUnavailableBudgetList struct {
 // PodUnavailableBudgetSpec says which pods are protected and how many of them must stay available.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.selector) || has(self.targetRef)",message="needs selector or targetRef to know which pods to protect"
-// +kubebuilder:validation:XValidation:rule="has(self.maxUnavailable) || has(self.minAvailable)",message="needs maxUnavailable or minAvailable"
+// +kubebuilder:validation:XValidation:rule="has(self.maxUnavailable) || has(self.minAvailable) || has(self.perSubset)",message="needs maxUnavailable, minAvailable or perSubset"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxUnavailable) || type(self.maxUnavailable) != int || int(self.maxUnavailable) >= 0",message="must not be negative",fieldPath=".maxUnavailable"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxUnavailable) || type(self.maxUnavailable) != string || string(self.maxUnavailable).matches('^(100|[0-9]{1,2})%$')",message="must be a count or a percentage from 0% to 100%",fieldPath=".maxUnavailable"
 // +kubebuilder:validation:XValidation:rule="!has(self.minAvailable) || type(self.minAvailable) != int || int(self.minAvailable) >= 0",message="must not be negative",fieldPath=".minAvailable"
 // +kubebuilder:validation:XValidation:rule="!has(self.minAvailable) || type(self.minAvailable) != string || string(self.minAvailable).matches('^(100|[0-9]{1,2})%$')",message="must be a count or a percentage from 0% to 100%",fieldPath=".minAvailable"
 // +kubebuilder:validation:XValidation:rule="!has(self.unhealthyPodPolicy) || size(self.unhealthyPodPolicy) == 0 || self.unhealthyPodPolicy in ['AlwaysAllow', 'IfHealthyBudget']",message="must be AlwaysAllow or IfHealthyBudget",fieldPath=".unhealthyPodPolicy"
+// +kubebuilder:validation:XValidation:rule="!has(self.perSubset) || has(self.perSubset.maxUnavailable) || (has(self.perSubset.oneAtATime) && self.perSubset.oneAtATime)",message="needs maxUnavailable or oneAtATime: true",fieldPath=".perSubset"
+// +kubebuilder:validation:XValidation:rule="!has(self.perSubset) || !has(self.perSubset.maxUnavailable) || type(self.perSubset.maxUnavailable) != int || int(self.perSubset.maxUnavailable) >= 0",message="must not be negative",fieldPath=".perSubset.maxUnavailable"
+// +kubebuilder:validation:XValidation:rule="!has(self.perSubset) || !has(self.perSubset.maxUnavailable) || type(self.perSubset.maxUnavailable) != string || string(self.perSubset.maxUnavailable).matches('^(100|[0-9]{1,2})%$')",message="must be a count or a percentage from 0% to 100%",fieldPath=".perSubset.maxUnavailable"
 type PodUnavailableBudgetSpec struct {
 	// Selector selects the pods in the budget's own namespace. It must not be empty. A budget has either selector or targetRef, and neither can be
 	// changed. In budgets that are older than these rules, an empty selector selects all pods, and targetRef takes precedence over selector.
@@ -80,6 +83,19 @@ type PodUnavailableBudgetSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	UnhealthyPodPolicy UnhealthyPodPolicy `json:"unhealthyPodPolicy,omitempty"`
+
+	// PerSubset limits also what may be unavailable in each subset of the pods, such as a zone. Nil does not. With it, maxUnavailable and minAvailable may
+	// both be left out. This field is an addition of Berth.
+	//
+	// +optional
+	PerSubset *PerSubset `json:"perSubset,omitempty"`
+
+	// KeepPodDisruptionBudget makes Berth keep a PodDisruptionBudget of the same name beside the budget, with the same pods and numbers, so that node
+	// autoscalers plan by it. Berth keeps none beside another one with the same name or for the same pods, because the API server evicts no pod that has two;
+	// condition PodDisruptionBudgetKept says so. It is deleted with the budget. This field is an addition of Berth.
+	//
+	// +optional
+	KeepPodDisruptionBudget bool `json:"keepPodDisruptionBudget,omitempty"`
 
 	// ProtectOperations are the operations that the budget protects pods from: DELETE, EVICT, UPDATE, RESIZE. Empty means all of them. The budget neither
 	// refuses nor counts operations that the list leaves out. In v1alpha1, the annotation kruise.io/pub-protect-operations lists them.
@@ -144,6 +160,34 @@ type TargetReference struct {
 	Name string `json:"name,omitempty"`
 }
 
+// PerSubset limits what may be unavailable in each subset of a budget's pods. A subset is all pods with the same value of a label.
+type PerSubset struct {
+	// Label is the key of the label whose value names the subset of a pod. With topology.kubernetes.io/zone it is the zone of the pod's node: the API server
+	// copies that label to pods. With apps.kruise.io/subset-name it is the subset of a UnitedDeployment, and with berth.dev/subset that of a WorkloadSpread.
+	// If the selector of a workload has the label with one value, the workload says how many pods the subset must have. Otherwise a pod that is missing or
+	// has no such label may be of any subset.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$')",message="must be the key of a label"
+	Label string `json:"label"`
+
+	// MaxUnavailable is how many pods of one subset may be unavailable: a count, or a percentage of the pods that the subset should have. A percentage is
+	// rounded up to whole pods. Nil limits nothing.
+	//
+	// +optional
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:MaxLength=32
+	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
+
+	// OneAtATime allows no available pod of a subset to become unavailable while pods of another subset are unavailable. So zones are drained one after the
+	// other.
+	//
+	// +optional
+	OneAtATime bool `json:"oneAtATime,omitempty"`
+}
+
 // UnhealthyPodPolicy is AlwaysAllow or IfHealthyBudget.
 type UnhealthyPodPolicy string
 
@@ -197,6 +241,20 @@ type PodUnavailableBudgetStatus struct {
 	// +optional
 	TotalReplicas int32 `json:"totalReplicas"`
 
+	// Subsets are the counts of the subsets, for a budget with perSubset: at most 50, in order of their names. They only inform.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Subsets []SubsetStatus `json:"subsets,omitempty"`
+
+	// SubsetWorkloads are the workloads that say how many pods a subset must have, at most 100. So Berth also knows of a subset that has lost all its pods.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=uid
+	SubsetWorkloads []SubsetWorkload `json:"subsetWorkloads,omitempty"`
+
 	// Ledger records the allowed operations whose outcome is not proven yet. Their pods count as unavailable. This field is an addition of Berth.
 	//
 	// +optional
@@ -218,12 +276,40 @@ type PodUnavailableBudgetStatus struct {
 	// +listMapKey=uid
 	Replacing []ReplacedPod `json:"replacing,omitempty"`
 
-	// Conditions are DisruptionAllowed, Enforcing and ReplicasKnown. This field is an addition of Berth.
+	// Conditions are DisruptionAllowed, Enforcing, ReplicasKnown and, with keepPodDisruptionBudget, PodDisruptionBudgetKept. This field is an addition of Berth.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// SubsetStatus is the count of one subset.
+type SubsetStatus struct {
+	// Name is the value of the label. It is empty for pods without the label.
+	//
+	// +required
+	Name string `json:"name"`
+	// TotalReplicas is how many pods the subset should have.
+	//
+	// +optional
+	TotalReplicas int32 `json:"totalReplicas"`
+	// CurrentAvailable is how many pods of the subset are available.
+	//
+	// +optional
+	CurrentAvailable int32 `json:"currentAvailable"`
+}
+
+// SubsetWorkload is a workload whose pods are all in one subset.
+type SubsetWorkload struct {
+	// +optional
+	APIVersion string `json:"apiVersion,omitempty"`
+	// +optional
+	Kind string `json:"kind,omitempty"`
+	// +optional
+	Name string `json:"name,omitempty"`
+	// +required
+	UID types.UID `json:"uid"`
 }
 
 // LedgerEntry is one allowed operation on one pod.
