@@ -19,6 +19,12 @@ type Facts struct {
 	Workloads []Workload
 	// Unread are the kinds of workloads that own some of the pods and whose number of replicas cannot be read.
 	Unread []string
+	// Subsets are the workloads whose pods are all in one subset. Only budgets with perSubset have them.
+	Subsets []SubsetWorkload
+	// Unplaced is how many pods are missing of workloads that have pods in several subsets.
+	Unplaced int32
+	// Forgotten are the workloads in Policy.Remembered that are gone, or have no pods in the budget any more.
+	Forgotten []types.UID
 	// Ledger of the budget. This package does not change it.
 	Ledger []v1beta1.LedgerEntry
 	// Replacing are the pods that the budget replaces first. This package does not change it.
@@ -50,6 +56,13 @@ type Tally struct {
 	// Unknown says why nobody can tell how many pods there should be, and what to do. It is empty if the number is known, or if the budget does not
 	// depend on it. Otherwise no pod that may serve may go.
 	Unknown string
+	// Subsets are the counts of the subsets, in order of their names. Nil without perSubset.
+	Subsets []SubsetTally
+	// Unplaced is how many unavailable or missing pods may be of any subset.
+	Unplaced int32
+	// Declared are the workloads of Facts.Subsets, and Forgotten are Facts.Forgotten, for the status.
+	Declared  []v1beta1.SubsetWorkload
+	Forgotten []types.UID
 }
 
 // Tally counts the pods of the budget.
@@ -80,7 +93,8 @@ func (p *Policy) Tally(f Facts) Tally {
 		t.Total, t.Unmanaged = *p.Replicas, 0
 	}
 	t.Desired = p.Desired(t.Total)
-	t.Allowed = p.allowed(t.Total, t.Available)
+	p.tallySubsets(&f, recorded, &t)
+	t.Allowed = p.allowed(&t)
 	if t.Unknown = p.unknown(f, t.Unmanaged); t.Unknown != "" {
 		t.Desired, t.Allowed = t.Total, 0 // so that readers of the status expect the same answer
 	}
@@ -173,9 +187,9 @@ const MaxLedger = 1000
 // The result is exact if the pods are not older than those by which any entry of the ledger was written or removed, and not older than the pods in the
 // requests, and if the caller writes the ledger only if the budget has not changed since.
 func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
-	states := make(map[types.UID]State, len(f.Pods))
+	pods := make(map[types.UID]*Pod, len(f.Pods))
 	for i := range f.Pods {
-		states[f.Pods[i].UID] = f.Pods[i].State
+		pods[f.Pods[i].UID] = &f.Pods[i]
 	}
 	d := Decision{Ledger: slices.Clone(f.Ledger), Replacing: slices.Clone(f.Replacing), Tally: p.Tally(f), Verdicts: make([]Verdict, len(requests))}
 	at := make(map[types.UID]int, len(f.Ledger)+len(requests))
@@ -186,16 +200,16 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 	written := map[types.UID]bool{} // the pods of entries that this decision writes: it renews an entry at most once
 	for i := range requests {
 		r := &requests[i]
-		state, found := states[r.UID]
-		if !p.Protects(r.Operation) || state == Exempt {
+		pod, found := pods[r.UID]
+		if !found {
+			pod = &Pod{State: Gone} // the budget does not cover the pod, but may cover it before the operation happens
+		}
+		if !p.Protects(r.Operation) || pod.State == Exempt {
 			d.Verdicts[i] = Verdict{Allowed: true, Reason: v1beta1.ReasonNotProtected}
 			continue
 		}
-		if !found {
-			state = Gone // the budget does not cover the pod, but may cover it before the operation happens
-		}
 		index, recorded := at[r.UID]
-		verdict := p.judge(r.Operation, state, recorded, d.Tally)
+		verdict := p.judge(r.Operation, pod, recorded, &d.Tally)
 		if r.Exempts && !p.exemptingNeedsRoom {
 			verdict = Verdict{Allowed: true, Reason: v1beta1.ReasonExempted} // recorded as well, so that the pod does not count as available for others
 		}
@@ -206,7 +220,7 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 			if verdict.Reason == v1beta1.ReasonBudgetExhausted && p.replaces(&d, r) {
 				verdict.Reason = v1beta1.ReasonReplacedFirst
 			}
-			verdict.Message = p.refusal(r, verdict.Reason, d.Tally, len(d.Ledger), missing)
+			verdict.Message = p.refusal(r, verdict.Reason, d.Tally, pod.Subset, len(d.Ledger), missing)
 			d.Verdicts[i] = verdict
 			continue
 		}
@@ -231,9 +245,9 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 		at[r.UID] = len(d.Ledger)
 		d.Ledger = append(d.Ledger, v1beta1.LedgerEntry{UID: r.UID, Name: r.Name, Operation: r.Operation, Generation: r.Generation, Revision: r.Revision, Time: now})
 		d.Changed, written[r.UID] = true, true
-		if state == Available {
-			d.Tally.Available--
-			d.Tally.Allowed = p.allowed(d.Tally.Total, d.Tally.Available)
+		if pod.State == Available {
+			d.Tally.take(pod)
+			d.Tally.Allowed = p.allowed(&d.Tally)
 		}
 	}
 	return d
@@ -242,7 +256,8 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 // judge says whether a pod may become unavailable. A recorded pod has an entry in the ledger, so it is not one of the available ones. IfHealthyBudget holds no
 // deletion of an unavailable pod, as in Kubernetes: by it the pods of a lost node go, without which nobody replaces them, so the budget would never be healthy
 // again. The controller that deletes them does not try again for long.
-func (p *Policy) judge(operation v1beta1.Operation, state State, recorded bool, t Tally) Verdict {
+func (p *Policy) judge(operation v1beta1.Operation, pod *Pod, recorded bool, t *Tally) Verdict {
+	state := pod.State
 	held := p.ifHealthy && !recorded && operation != v1beta1.OperationDelete
 	others := t.Available
 	if state == Available && !recorded {
@@ -254,7 +269,9 @@ func (p *Policy) judge(operation v1beta1.Operation, state State, recorded bool, 
 		return Verdict{Allowed: true, Reason: v1beta1.ReasonPodUnavailable}
 	case t.Unknown != "" && (state != Unavailable || held):
 		return Verdict{Reason: v1beta1.ReasonReplicasUnknown}
-	case t.Desired == 0:
+	case (state != Unavailable || held) && !pod.Unwanted && p.heldBySubset(pod.Subset, state == Available && !recorded, t) != "":
+		return Verdict{Reason: v1beta1.ReasonHeldBySubset}
+	case t.Desired == 0 && len(t.Subsets) == 0:
 		return Verdict{Allowed: true, Reason: v1beta1.ReasonNothingDesired}
 	case state == Unavailable && (!held || enough):
 		return Verdict{Allowed: true, Reason: v1beta1.ReasonPodUnavailable}
@@ -276,9 +293,13 @@ var verbs = map[v1beta1.Operation]string{
 	v1beta1.OperationUnready: "made unready",
 }
 
-func (p *Policy) refusal(r *Request, reason v1beta1.Reason, t Tally, entries int, missing string) string {
+func (p *Policy) refusal(r *Request, reason v1beta1.Reason, t Tally, subset string, entries int, missing string) string {
 	if reason == v1beta1.ReasonReplicasUnknown {
-		return fmt.Sprintf("pod %s cannot be %s: PodUnavailableBudget %s has maxUnavailable or a percentage, and %s", r.Name, verbs[r.Operation], p.Name, t.Unknown)
+		return fmt.Sprintf("pod %s cannot be %s: PodUnavailableBudget %s has %s, and %s", r.Name, verbs[r.Operation], p.Name, p.dependent(), t.Unknown)
+	}
+	if reason == v1beta1.ReasonHeldBySubset {
+		return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s: %s%s; try again when more are available",
+			r.Name, verbs[r.Operation], p.Name, p.heldBySubset(subset, true, &t), missing)
 	}
 	why := "try again when more are available"
 	if t.Desired >= t.Total {

@@ -28,6 +28,9 @@ func (p *Policy) Forecast(pub *v1beta1.PodUnavailableBudget, operation v1beta1.O
 		recorded: make(sets.Set[types.UID], len(pub.Status.Ledger)),
 		tally:    Tally{Total: pub.Status.TotalReplicas, Desired: pub.Status.DesiredAvailable, Available: pub.Status.CurrentAvailable},
 	}
+	if p.perSubset != nil { // a pod does not tell its subset here, so the limits of the subsets count together
+		f.tally.Desired = max(f.tally.Desired, f.tally.Available-pub.Status.UnavailableAllowed)
+	}
 	for i := range pub.Status.Ledger {
 		f.recorded.Insert(pub.Status.Ledger[i].UID)
 	}
@@ -36,7 +39,7 @@ func (p *Policy) Forecast(pub *v1beta1.PodUnavailableBudget, operation v1beta1.O
 
 // May is true if the operation would be allowed on the pod.
 func (f *Forecast) May(pod *Pod) bool {
-	return f.isFree(pod) || f.observed && f.policy.judge(f.operation, pod.State, f.recorded.Has(pod.UID), f.tally).Allowed
+	return f.isFree(pod) || f.observed && f.policy.judge(f.operation, pod, f.recorded.Has(pod.UID), &f.tally).Allowed
 }
 
 // isFree is true if the operation is allowed on the pod whatever the numbers are.

@@ -235,6 +235,7 @@ func Publish(status *v1beta1.PodUnavailableBudgetStatus, generation int64, ledge
 	status.TotalReplicas, status.DesiredAvailable = t.Total, t.Desired
 	status.CurrentAvailable, status.UnavailableAllowed = t.Available, t.Allowed
 	status.Ledger = ledger
+	publishSubsets(status, &t)
 	status.DisruptedPods, status.UnavailablePods = nil, nil
 	put := func(pods *map[string]metav1.Time, entry *v1beta1.LedgerEntry) {
 		if *pods == nil {

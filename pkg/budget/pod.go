@@ -43,6 +43,12 @@ type Pod struct {
 	Until time.Time
 	// Unmanaged is true if no workload with a readable number of replicas asks for the pod.
 	Unmanaged bool
+	// Subset of the pod, for a budget with perSubset. It is empty if the pod has none.
+	Subset string
+	// Declared is true if the pod counts in the replicas of one of Facts.Subsets.
+	Declared bool
+	// Unwanted is true if the workload of the pod is gone.
+	Unwanted bool
 }
 
 // Observe derives a Pod of a budget from a pod of the API server. ignored selects the pods that the budget ignores; nil ignores none. nodeGone is true if

@@ -31,6 +31,8 @@ type Policy struct {
 	Ignored labels.Selector
 	// Replicas replaces the number of pods that workloads ask for, unless all of them are gone. If it is nil, the workloads' numbers count.
 	Replicas *int32
+	// Remembered are the workloads of subsets that an earlier count has found. Nil without perSubset.
+	Remembered []v1beta1.SubsetWorkload
 	// Warnings are about valid settings that the author probably did not mean.
 	Warnings []string
 
@@ -41,6 +43,7 @@ type Policy struct {
 	maxUnavailable *amount // nil: minAvailable counts
 	minAvailable   *amount
 	ifHealthy      bool
+	perSubset      *perSubset // nil: limits no subset
 	// exemptingNeedsRoom: NoProtectAnnotation on an available pod is judged like a deletion.
 	exemptingNeedsRoom bool
 	protected          []v1beta1.Operation // nil: all
@@ -69,6 +72,7 @@ func Compile(pub *v1beta1.PodUnavailableBudget) (*Policy, field.ErrorList) {
 	errs := p.compileSubject(&pub.Spec, spec)
 	p.compileReplaceFirst(&pub.Spec, spec)
 	errs = append(errs, p.compileAmounts(&pub.Spec, spec)...)
+	errs = append(errs, p.compilePerSubset(pub, spec.Child("perSubset"))...)
 	switch pub.Spec.UnhealthyPodPolicy {
 	case "", v1beta1.AlwaysAllowUnhealthy, v1beta1.IfHealthyBudget:
 	default:
@@ -152,8 +156,10 @@ func (p *Policy) compileAmounts(spec *v1beta1.PodUnavailableBudgetSpec, path *fi
 	p.maxUnavailable = read(spec.MaxUnavailable, "maxUnavailable")
 	p.minAvailable = read(spec.MinAvailable, "minAvailable")
 	switch {
+	case spec.MaxUnavailable == nil && spec.MinAvailable == nil && spec.PerSubset == nil:
+		errs = append(errs, field.Required(path, "needs maxUnavailable, minAvailable or perSubset"))
 	case spec.MaxUnavailable == nil && spec.MinAvailable == nil:
-		errs = append(errs, field.Required(path, "needs maxUnavailable or minAvailable"))
+		p.minAvailable = &amount{} // only the subsets are limited
 	case spec.MaxUnavailable != nil && spec.MinAvailable != nil:
 		p.warn("%s: not used, because maxUnavailable takes precedence", path.Child("minAvailable"))
 		p.minAvailable = nil
@@ -310,18 +316,26 @@ func (p *Policy) Desired(total int32) int32 {
 	return min(p.minAvailable.of(total), total)
 }
 
-// needsReplicas is true if the budget can be kept only where the number of replicas is known. With maxUnavailable or a percentage, each pod that goes would
-// lower the number that must stay. A count in minAvailable holds without it, and a budget that needs no pod at all holds nothing.
+// needsReplicas is true if the budget can be kept only where the number of replicas is known. With maxUnavailable, a percentage or perSubset, each pod that
+// goes would lower the number that must stay. A count in minAvailable holds without it, and a budget that needs no pod at all holds nothing.
 func (p *Policy) needsReplicas() bool {
-	return p.Replicas == nil && (p.maxUnavailable != nil || p.minAvailable.isPercent) && p.Desired(maxReplicas) > 0
+	return p.Replicas == nil && (p.perSubset != nil || (p.maxUnavailable != nil || p.minAvailable.isPercent) && p.Desired(maxReplicas) > 0)
+}
+
+// dependent are the fields that need the number of replicas, for messages.
+func (p *Policy) dependent() string {
+	if p.perSubset != nil {
+		return "perSubset"
+	}
+	return "maxUnavailable or a percentage"
 }
 
 // allowed is how many more pods may become unavailable, as the status reports it. It does not exceed maxUnavailable, even while a surge would allow
 // more: readers may rely on the number.
-func (p *Policy) allowed(total, available int32) int32 {
-	n := max(available-p.Desired(total), 0)
+func (p *Policy) allowed(t *Tally) int32 {
+	n := max(t.Available-t.Desired, 0)
 	if p.maxUnavailable != nil {
-		n = min(n, p.maxUnavailable.of(total))
+		n = min(n, p.maxUnavailable.of(t.Total))
 	}
-	return n
+	return min(n, p.allowedBySubsets(t))
 }

@@ -146,13 +146,13 @@ func (p *Policy) Replace(f Facts, pods []*corev1.Pod, elsewhere sets.Set[types.U
 		}
 		switch {
 		case recorded.Has(pod.UID): // it is about to go
-		case state == Exempt || p.judge(v1beta1.OperationEvict, state, false, t).Allowed:
+		case state == Exempt || p.judge(v1beta1.OperationEvict, &f.Pods[i], false, &t).Allowed:
 			plan.Evict = append(plan.Evict, pod)
 			if handover != nil && left <= 0 {
 				plan.Late.Insert(pod.UID)
 			}
 			if state == Available {
-				t.Available--
+				t.take(&f.Pods[i])
 			}
 		case left > 0:
 			if plan.Next == 0 || left < plan.Next {

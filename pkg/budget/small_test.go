@@ -46,7 +46,13 @@ type troubles struct {
 	failures int
 	// sameTag has nodes report every image by one tag, whichever runs. So only time ends the doubt about a changed pod.
 	sameTag bool
+	// zones has the first pod in one subset and the others in another, each subset with its own workload. Only pods of one subset at a time may be
+	// unavailable.
+	zones bool
 }
+
+// zoneReplicas are how many pods the workload of each zone asks for.
+var zoneReplicas = [...]int{1, smallReplicas - 1}
 
 // small is a small world: the decisions of this package, and a model of the API server, two webhook replicas, the controller and the kubelet. Each
 // replica has at most one request, reads a budget and counts pods at any time before its decision, and writes by compare-and-swap. The rules of these
@@ -78,6 +84,8 @@ type smallPod struct {
 	certain int
 	// asked is true once a client has asked for an operation on the pod.
 	asked bool
+	// zone is 0 in a world without zones.
+	zone int
 }
 
 type smallBudget struct {
@@ -124,11 +132,18 @@ func (p *smallPod) isLive() bool { return p.created && !p.ending && !p.gone }
 
 func newSmall(t *testing.T, left troubles) *small {
 	t.Helper()
-	s := &small{policy: compile(t, budgetOf("max 1")), left: left, revision: 1}
+	pub := budgetOf("max 1")
+	if left.zones {
+		pub.Spec.MaxUnavailable, pub.Spec.PerSubset = nil, &v1beta1.PerSubset{Label: "zone", OneAtATime: true}
+	}
+	s := &small{policy: compile(t, pub), left: left, revision: 1}
 	for i := range smallReplicas {
 		s.pods[i] = smallPod{revision: 1, created: true, ready: true, spec: 1, observed: 1, runs: 1, certain: 1}
 		if i >= smallReplicas-left.starting {
 			s.pods[i] = smallPod{revision: 1, created: true, spec: 1}
+		}
+		if left.zones {
+			s.pods[i].zone = min(i, 1)
 		}
 	}
 	s.budget.revision = 1
@@ -176,6 +191,15 @@ func (s *small) facts(c *counted, ledger []v1beta1.LedgerEntry) Facts {
 	for i := range c.pods {
 		if p := &c.pods[i]; p.created && !p.gone {
 			f.Pods = append(f.Pods, s.observe(p, i))
+			if s.left.zones {
+				last := &f.Pods[len(f.Pods)-1]
+				last.Subset, last.Declared = strconv.Itoa(p.zone), true
+			}
+		}
+	}
+	if s.left.zones {
+		for zone, replicas := range zoneReplicas {
+			f.Subsets = append(f.Subsets, SubsetWorkload{Subset: strconv.Itoa(zone), Replicas: int32(replicas)})
 		}
 	}
 	return f
@@ -320,7 +344,11 @@ func (s *small) Do(m move) error {
 		s.touch(p)
 	case "replaces":
 		s.left.replaced--
-		*p = smallPod{created: true, spec: 1}
+		zone := 0
+		if s.left.zones && s.missing(0, (*smallPod).isLive) == 0 {
+			zone = 1
+		}
+		*p = smallPod{created: true, spec: 1, zone: zone}
 		s.touch(p)
 	case "time passes":
 		s.left.waits--
@@ -333,7 +361,13 @@ func (s *small) Do(m move) error {
 	case "controller writes":
 		s.strikeOut()
 	}
-	if serving := s.many((*smallPod).serves); serving < mustServe && s.failed == 0 {
+	switch serving := s.many((*smallPod).serves); {
+	case s.failed > 0:
+	case s.left.zones:
+		if s.missing(0, (*smallPod).serves) > 0 && s.missing(1, (*smallPod).serves) > 0 {
+			return errors.New("pods of both zones are missing")
+		}
+	case serving < mustServe:
 		return fmt.Errorf("%d pods serve, and %d must", serving, mustServe)
 	}
 	return nil
@@ -346,6 +380,11 @@ func (s *small) many(is func(*smallPod) bool) (n int) {
 		}
 	}
 	return n
+}
+
+// missing is how many pods of a zone there should be and are not.
+func (s *small) missing(zone int, is func(*smallPod) bool) int {
+	return zoneReplicas[zone] - s.many(func(p *smallPod) bool { return p.zone == zone && is(p) })
 }
 
 func (s *small) beforeRequest(a *replica) {
@@ -413,6 +452,13 @@ func (s *small) happens(a *replica) error {
 	}
 	s.touch(p)
 	others := s.many((*smallPod).isCertain)
+	if s.left.zones {
+		if elsewhere := s.missing(1-p.zone, (*smallPod).isCertain); served && elsewhere > s.failed-a.failed {
+			return fmt.Errorf("%d pods of the other zone are missing after p%d", elsewhere, a.pod)
+		}
+		a.review = review{}
+		return nil
+	}
 	if since := s.failed - a.failed; served && others+since < mustServe {
 		return fmt.Errorf("%d pods serve after p%d, %d have failed since they were counted, and %d must serve", others, a.pod, since, mustServe)
 	}
@@ -468,7 +514,11 @@ func (s *small) Rest() (bool, error) {
 			continue
 		}
 		d := s.policy.Decide(s.facts(&now, nil), []Request{request(string(smallUID(i)), v1beta1.OperationDelete)}, metav1.Time{})
-		if may := serving-1 >= mustServe; d.Verdicts[0].Allowed != may {
+		may := serving-1 >= mustServe
+		if s.left.zones {
+			may = s.missing(1-s.pods[i].zone, (*smallPod).serves) <= 0
+		}
+		if d.Verdicts[0].Allowed != may {
 			return true, errors.New("p" + strconv.Itoa(i) + ": " + fmt.Sprintf("%d pods serve, %d must, and a deletion is answered %+v", serving, mustServe, d.Verdicts[0]))
 		}
 	}
@@ -524,7 +574,7 @@ func (s *small) Key() string {
 		for i := range pods {
 			p := &pods[i]
 			rank(p.revision)
-			fmt.Fprint(&b, p.created, p.ready, p.ending, p.gone, p.spec, p.observed, p.runs, p.certain, p.asked)
+			fmt.Fprint(&b, p.created, p.ready, p.ending, p.gone, p.spec, p.observed, p.runs, p.certain, p.asked, p.zone)
 		}
 		b.WriteByte('|')
 	}
@@ -580,7 +630,7 @@ func TestRandomHistoriesOfLargerWorlds(t *testing.T) {
 
 // TestHistories plays the histories that found a fault.
 func TestHistories(t *testing.T) {
-	all := map[string]worlds.Play{"a decision": checkDecision, "another order": anotherOrder, "a group in another order": groupInAnotherOrder, "what is foreseen": whatIsForeseen}
+	all := map[string]worlds.Play{"a decision": checkDecision, "another order": anotherOrder, "a group in another order": groupInAnotherOrder, "what is foreseen": whatIsForeseen, "subsets": checkSubsets}
 	for _, some := range []map[string]troubles{smallWorlds, deepWorlds} {
 		for name, left := range some {
 			all[name] = worlds.Walk(func() worlds.World[move] { return newSmall(t, left) })
@@ -609,6 +659,8 @@ var smallWorlds = map[string]troubles{
 	"a pod that is evicted":       {requests: 2, operations: evictions, starting: 1},
 	"two pods that fail":          {requests: 1, operations: deletions, failures: 2},
 	"two tags of one image":       {requests: 2, operations: updates, waits: 1, sameTag: true},
+	"two zones":                   {requests: 2, operations: deletions, early: 1, zones: true},
+	"two zones and an update":     {requests: 2, operations: slices.Concat(deletions, updates), zones: true},
 }
 
 // deepWorlds are searched with -deep in place of smallWorlds.
@@ -619,6 +671,8 @@ var deepWorlds = map[string]troubles{
 	"unready":                        {requests: 3, operations: unreadies, early: 2, waits: 1},
 	"every operation":                {requests: 3, operations: slices.Concat(deletions, updates, unreadies), early: 1},
 	"pods that start and fail":       {requests: 3, operations: slices.Concat(deletions, updates, evictions), early: 2, starting: 1, failures: 2},
+	"a zone that is replaced":        {requests: 2, operations: deletions, replaced: 1, zones: true},
+	"zones":                          {requests: 3, operations: slices.Concat(deletions, updates, evictions), early: 2, replaced: 1, crashes: 1, waits: 1, failures: 1, zones: true},
 	"two tags":                       {requests: 3, operations: slices.Concat(updates, deletions), early: 1, waits: 2, sameTag: true},
 	"everything":                     {requests: 4, operations: slices.Concat(deletions, updates, unreadies, evictions), early: 2, replaced: 1, crashes: 1, waits: 1, starting: 1, failures: 1},
 }

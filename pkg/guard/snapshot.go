@@ -71,7 +71,7 @@ const oldestSnapshot = 250 * time.Millisecond
 func (s *snapshot) serves(pub *v1beta1.PodUnavailableBudget, requests []Request, now time.Time) bool {
 	oldest := oldestPods(pub.Status.LedgerRevision, requests)
 	return s.count != nil && s.uid == pub.UID && s.generation == pub.Generation && s.annotations == annotationsOf(pub) &&
-		now.Sub(s.at) < oldestSnapshot &&
+		now.Sub(s.at) < oldestSnapshot && s.count.KnowsSubsetsOf(pub) &&
 		oldest != "" && budget.Newest(oldest, s.count.Revision) == s.count.Revision
 }
 

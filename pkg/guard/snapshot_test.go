@@ -47,6 +47,9 @@ func TestWhenASnapshotServes(t *testing.T) {
 		"the budget has another annotation": {pub: func(p *v1beta1.PodUnavailableBudget) {
 			p.Annotations = map[string]string{v1beta1.ProtectTotalReplicasAnnotation: "9"}
 		}},
+		"it does not know of a subset that has lost its pods": {pub: func(p *v1beta1.PodUnavailableBudget) {
+			p.Status.SubsetWorkloads = []v1beta1.SubsetWorkload{{Kind: "StatefulSet", Name: "zone-a", UID: "zone-a"}}
+		}},
 		"the budget is another of the name":            {pub: func(p *v1beta1.PodUnavailableBudget) { p.UID = "other" }},
 		"a pod may have failed by itself long ago":     {age: oldestSnapshot},
 		"a pod may have failed by itself a moment ago": {age: oldestSnapshot - 1, want: true},

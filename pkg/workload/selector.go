@@ -35,3 +35,17 @@ func Selector(object runtime.Object) labels.Selector {
 	}
 	return selector
 }
+
+// TemplateLabels are the labels of the pods that an object of a built-in kind creates. It is nil for any other kind.
+func TemplateLabels(object runtime.Object) labels.Set {
+	switch w := object.(type) {
+	case *appsv1.Deployment:
+		return w.Spec.Template.Labels
+	case *appsv1.ReplicaSet:
+		return w.Spec.Template.Labels
+	case *appsv1.StatefulSet:
+		return w.Spec.Template.Labels
+	default:
+		return nil
+	}
+}

@@ -30,6 +30,7 @@
 //	24  what an operation costs                           TestWhatAnOperationCosts, TestUnderLoadAnAnswerCostsAtMostOneRead, TestAnAllowedDeletionBesideTheRequestsThatItNeeds
 //	25  a new pod that is made first                      TestADrainOfTheOnlyPodMakesANewOneFirst, TestTwoDrainsAtOnceReplaceAllPods, TestAPodWhoseReplacementDoesNotStartIsTakenBack,
 //	                                                      TestAQuotaThatForbidsASecondPodLosesNone, TestWhatHappensWhileAPodIsReplacedFirst, TestWhoMayHandAPodOver
+//	26  zones                                             TestZonesAreDrainedOneAfterTheOther, TestNoStormTakesPodsOfTwoZones, TestTheZoneOfANodeIsASubset
 //
 // Without -long, the cases that depend on Kubernetes timeouts run with shorter timeouts.
 package budget

@@ -201,7 +201,11 @@ func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atL
 			gone = append(gone, owner.uid)
 		}
 	}
-	return count, gone, c.observe(ctx, count, pods, func(i int) *owner { return top[i] })
+	above := func(i int) *owner { return top[i] }
+	if err := c.observe(ctx, count, pods, above); err != nil {
+		return nil, nil, err
+	}
+	return count, gone, o.divide(ctx, count, policy, above, nil)
 }
 
 func (c *Census) takeOfTarget(ctx context.Context, o *owners, policy *budget.Policy, atLeast string) (count *Count, gone []types.UID, err error) {
@@ -219,6 +223,9 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, policy *budget.Pol
 	count.miss(target)
 	if target.uid == "" {
 		count.Selector = labels.Nothing()
+		for i := range policy.Remembered {
+			count.Forgotten = append(count.Forgotten, policy.Remembered[i].UID)
+		}
 		return count, nil, c.date(ctx, count, o.namespace, atLeast)
 	}
 	all, err := c.list(ctx, count, o.namespace, atLeast)
@@ -238,7 +245,11 @@ func (c *Census) takeOfTarget(ctx context.Context, o *owners, policy *budget.Pol
 			gone = append(gone, top.uid)
 		}
 	}
-	return count, gone, c.observe(ctx, count, pods, func(int) *owner { return target })
+	above := func(int) *owner { return target }
+	if err := c.observe(ctx, count, pods, above); err != nil {
+		return nil, nil, err
+	}
+	return count, gone, o.divide(ctx, count, policy, above, target)
 }
 
 func (c *Count) add(o *owner) {
@@ -398,10 +409,13 @@ func NewNode() *metav1.PartialObjectMetadata {
 // owner is an object that owns pods, directly or through others.
 type owner struct {
 	kind     schema.GroupKind
+	version  string
 	name     string
 	uid      types.UID
 	replicas int32
 	selector labels.Selector
+	// template are the labels of its pods, nil if they are not known.
+	template labels.Set
 	// watched: Berth's controllers watch the kind.
 	watched bool
 	// gone: the object does not exist, or is being deleted together with its pods.
@@ -531,7 +545,7 @@ func (o *owners) isUnder(pod *corev1.Pod, target *owner) bool {
 
 // read reads an object. If the existing object has another UID than the given one, the owner is gone. An empty UID accepts any object.
 func (o *owners) read(ctx context.Context, kind schema.GroupVersionKind, name string, uid types.UID) (*owner, error) {
-	result := &owner{kind: kind.GroupKind(), name: name, uid: uid, selector: labels.Everything(), watched: true}
+	result := &owner{kind: kind.GroupKind(), version: kind.Version, name: name, uid: uid, selector: labels.Everything(), watched: true}
 	partial := &metav1.PartialObjectMetadata{}
 	partial.SetGroupVersionKind(kind)
 	var object client.Object = partial
@@ -588,6 +602,7 @@ func (o *owners) readReplicas(ctx context.Context, result *owner, object client.
 	if selector := workload.Selector(object); selector != nil {
 		result.selector = selector
 	}
+	result.template = workload.TemplateLabels(object)
 	return nil
 }
 

@@ -53,11 +53,16 @@ func (c condition) set(conditions *[]metav1.Condition, generation int64, now met
 }
 
 func disruptionAllowed(policy *model.Policy, facts model.Facts, t model.Tally) condition {
+	held := policy.Holder(&t)
 	switch {
 	case t.Unknown != "":
 		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1beta1.ReasonReplicasUnknown, "no available pod may be deleted, evicted or restarted: " + t.Unknown}
-	case t.Desired == 0:
+	case held != "":
+		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1beta1.ReasonHeldBySubset, held + model.Missing(facts)}
+	case t.Desired == 0 && len(t.Subsets) == 0:
 		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionTrue, v1beta1.ReasonNothingDesired, "no pod has to be available"}
+	case t.Allowed > 0 && len(t.Subsets) > 0:
+		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionTrue, v1beta1.ReasonSufficientPods, fmt.Sprintf("the subsets have room for %d pods", t.Allowed)}
 	case t.Allowed > 0:
 		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionTrue, v1beta1.ReasonSufficientPods,
 			fmt.Sprintf("%d of %d desired pods are available", t.Available, t.Desired)}

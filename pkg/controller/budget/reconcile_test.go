@@ -341,6 +341,32 @@ func TestAConditionBlamesADoubtOnlyIfItHoldsOthersUp(t *testing.T) {
 	}
 }
 
+func TestAConditionNamesTheSubsetThatHolds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		down   int // pods that are not ready
+		reason v1beta1.Reason
+		want   string
+	}{
+		"one has unavailable pods": {1, v1beta1.ReasonSufficientPods, "the subsets have room for 1 pods"},
+		"two have":                 {2, v1beta1.ReasonHeldBySubset, "subset b has 1 unavailable of 2 pods, and pods of one subset at a time may be unavailable; missing: a-down (is not ready), b-down (is not ready)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pub := budgetWith()
+			pub.Spec.MaxUnavailable, pub.Spec.PerSubset = nil, &v1beta1.PerSubset{Label: "zone", OneAtATime: true}
+			in := func(zone, name string, ready corev1.ConditionStatus) *corev1.Pod {
+				p := pod(name, protected())
+				p.Labels["zone"], p.Status.Conditions[0].Status = zone, ready
+				return p
+			}
+			pods := []*corev1.Pod{in("a", "a", corev1.ConditionTrue), in("b", "b", corev1.ConditionTrue), in("a", "a-down", corev1.ConditionFalse), in("b", "b-down", corev1.ConditionFalse)}
+			got := meta.FindStatusCondition(newBench(t, interceptor.Funcs{}, objects(pub, pods[:2+tc.down]...)...).reconcile(t).Status.Conditions, v1beta1.ConditionDisruptionAllowed)
+			if got.Reason != string(tc.reason) || got.Message != tc.want {
+				t.Errorf("%s: %s, want %s: %s", got.Reason, got.Message, tc.reason, tc.want)
+			}
+		})
+	}
+}
+
 func TestABudgetWhoseSpecChangesMeanwhileIsCountedAnew(t *testing.T) {
 	b := newBench(t, beforeWriting(func(ctx context.Context, c client.Client, pub *v1beta1.PodUnavailableBudget) error {
 		pub.Generation++
