@@ -31,6 +31,7 @@
 //	25  a new pod that is made first                      TestADrainOfTheOnlyPodMakesANewOneFirst, TestTwoDrainsAtOnceReplaceAllPods, TestAPodWhoseReplacementDoesNotStartIsTakenBack,
 //	                                                      TestAQuotaThatForbidsASecondPodLosesNone, TestWhatHappensWhileAPodIsReplacedFirst, TestWhoMayHandAPodOver
 //	26  zones                                             TestZonesAreDrainedOneAfterTheOther, TestNoStormTakesPodsOfTwoZones, TestTheZoneOfANodeIsASubset
+//	27  a PodDisruptionBudget beside the budget           TestAPodDisruptionBudgetIsKeptBesideTheBudget
 //
 // Without -long, the cases that depend on Kubernetes timeouts run with shorter timeouts.
 package budget

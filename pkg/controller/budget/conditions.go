@@ -12,8 +12,9 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
-// describe is the new status of a valid budget. ledger has the entries that are still needed.
-func describe(pub *v1beta1.PodUnavailableBudget, policy *model.Policy, count *census.Count, ledger []v1beta1.LedgerEntry, now metav1.Time) v1beta1.PodUnavailableBudgetStatus {
+// describe is the new status of a valid budget. ledger has the entries that are still needed. kept is the condition about its PodDisruptionBudget, without a
+// type if that could not be written.
+func describe(pub *v1beta1.PodUnavailableBudget, policy *model.Policy, count *census.Count, ledger []v1beta1.LedgerEntry, kept condition, now metav1.Time) v1beta1.PodUnavailableBudgetStatus {
 	facts := count.Facts
 	facts.Ledger = ledger
 	t := policy.Tally(facts)
@@ -25,6 +26,12 @@ func describe(pub *v1beta1.PodUnavailableBudget, policy *model.Policy, count *ce
 	model.Publish(&status, pub.Generation, ledger, t)
 	for _, c := range []condition{disruptionAllowed(policy, facts, t), enforcing(policy, count), replicasKnown(count, t)} {
 		c.set(&status.Conditions, pub.Generation, now)
+	}
+	switch {
+	case !pub.Spec.KeepPodDisruptionBudget:
+		meta.RemoveStatusCondition(&status.Conditions, v1beta1.ConditionPodDisruptionBudgetKept)
+	case kept.kind != "":
+		kept.set(&status.Conditions, pub.Generation, now)
 	}
 	return status
 }

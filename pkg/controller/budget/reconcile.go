@@ -50,7 +50,7 @@ type reconciler struct {
 var _ reconcile.Reconciler = &reconciler{}
 
 // Reconcile reads the budget, and then its pods and workloads. It protects new pods, removes ledger entries that are not needed any more, and writes the
-// status if it has changed. It also replaces pods first; see replace. For a request without a name it removes the label from pods of the namespace that are in no budget.
+// status if it has changed. It also keeps the PodDisruptionBudget that the budget asks for, and replaces pods first. For a request without a name it removes the label from pods of the namespace that are in no budget.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	if request.Name == "" {
 		return reconcile.Result{}, r.unprotect(ctx, request.Namespace)
@@ -86,16 +86,18 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	// An error in writing a label is logged below. It does not prevent the other steps.
+	// An error in writing a label or the PodDisruptionBudget is logged below. It does not prevent the other steps.
 	isNew := r.extent.set(request.NamespacedName, pub, count)
 	end()
 	failed := r.protect(ctx, count)
 	if isNew {
 		failed = errors.Join(failed, r.unprotect(ctx, request.Namespace))
 	}
+	kept, err := r.keepDisruptionBudget(ctx, pub, policy, count)
+	failed = errors.Join(failed, err)
 	over, next := r.settle(pub, count, gone)
 	plan, again := r.replace(ctx, pub, policy, count)
-	if err := r.conclude(ctx, pub, policy, count, over, plan.Over); err != nil {
+	if err := r.conclude(ctx, pub, policy, count, over, kept, plan.Over); err != nil {
 		return resultOf(errors.Join(failed, err))
 	}
 	if r.takeBackAll(ctx, pub, policy, count, &plan) {
@@ -107,7 +109,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 	}
 	if failed != nil {
-		klog.FromContext(ctx).Error(failed, "Writing labels will be tried again", "budget", klog.KObj(pub))
+		klog.FromContext(ctx).Error(failed, "Writing labels and the PodDisruptionBudget will be tried again", "budget", klog.KObj(pub))
 		next = sooner(next, labelRetry)
 	}
 	for i := range count.Facts.Pods {
@@ -144,11 +146,11 @@ var errChanged = errors.New("the budget has changed meanwhile")
 // the status for that version and tries again. The count is still valid then, and so are the outcomes of entries that have not changed. forgotten are the pods
 // that are not replaced first any more.
 func (r *reconciler) conclude(
-	ctx context.Context, pub *v1beta1.PodUnavailableBudget, policy *model.Policy, count *census.Count, over settled, forgotten sets.Set[types.UID],
+	ctx context.Context, pub *v1beta1.PodUnavailableBudget, policy *model.Policy, count *census.Count, over settled, kept condition, forgotten sets.Set[types.UID],
 ) error {
 	for range maxAttempts {
 		ledger, told := over.strikeOut(pub.Status.Ledger)
-		status := describe(pub, policy, count, ledger, r.now())
+		status := describe(pub, policy, count, ledger, kept, r.now())
 		status.Replacing = slices.DeleteFunc(status.Replacing, func(pod v1beta1.ReplacedPod) bool { return forgotten.Has(pod.UID) })
 		err := r.publish(ctx, pub, status)
 		if err == nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -85,7 +86,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 		affected func(context.Context, client.Object) []string
 		matters  predicate.Predicate
 	}
-	watches := []watched{{&v1beta1.PodUnavailableBudget{}, itself, predicate.Funcs{}}, {&corev1.Pod{}, r.ofPod, podMatters}}
+	watches := []watched{{&v1beta1.PodUnavailableBudget{}, itself, predicate.Funcs{}}, {&corev1.Pod{}, r.ofPod, podMatters},
+		{&policyv1.PodDisruptionBudget{}, r.ofDisruptionBudget, predicate.GenerationChangedPredicate{}}}
 	for _, kind := range workload.Watched() {
 		watches = append(watches, watched{kind.NewObject(), r.ofWorkload, workloadMatters})
 	}

@@ -84,6 +84,11 @@ func (r *reconciler) ofWorkload(_ context.Context, object client.Object) []strin
 	})
 }
 
+// ofDisruptionBudget are the budgets that ask for a PodDisruptionBudget: beside another for the same pods, Berth keeps none.
+func (r *reconciler) ofDisruptionBudget(_ context.Context, object client.Object) []string {
+	return r.extent.affected(object.GetNamespace(), func(e *extent) bool { return e.keeps })
+}
+
 // podMatters drops updates that do not matter to budgets, such as most changes of conditions and annotations. A change of SelectorKeysAnnotation matters,
 // because two budgets of one pod may overwrite each other's keys. After the first change of a spec every update matters, because the cache does not
 // have the images that the containers run.
@@ -127,6 +132,8 @@ type extent struct {
 	owners sets.Set[types.UID]
 	// target is the workload that the budget names, nil if it names none.
 	target *v1beta1.TargetReference
+	// keeps: the budget asks for a PodDisruptionBudget.
+	keeps bool
 }
 
 func newExtents() *extents { return &extents{byNamespace: map[string]map[string]*extent{}} }
@@ -187,6 +194,7 @@ func (e *extents) set(name types.NamespacedName, pub *v1beta1.PodUnavailableBudg
 	isNew = !known.counted || known.generation != pub.Generation
 	*known = extent{
 		counting: known.counting, counted: true, generation: pub.Generation, selector: count.Selector, pods: pods, owners: count.Owners, target: pub.Spec.TargetReference,
+		keeps: pub.Spec.KeepPodDisruptionBudget,
 	}
 	return isNew
 }
