@@ -489,6 +489,28 @@ func TestTerminatingPodsFreeTheirSlot(t *testing.T) {
 	w.expectKept("a=0 b=0")
 }
 
+// TestAPodThatIsReplacedFirstKeepsItsSlot: its Deployment controls it meanwhile, and the new pod needs a slot of its own.
+func TestAPodThatIsReplacedFirstKeepsItsSlot(t *testing.T) {
+	w := newWorld(t, 2)
+	w.spread(1, twoThenAny)
+	for _, pod := range w.podsNamed("p", 2) {
+		w.schedule(pod)
+		w.seeBound(pod, "node-a", "a")
+	}
+	old := onNode(podOf("rs-uid", "p0"), "node-a", "a")
+	handed := ownedBy(old, "web", "web-uid")
+	handed.OwnerReferences[0].Kind = "Deployment"
+	w.see(handed)
+	w.expectKept("a=2 b=0")
+	w.expectChoice(w.pod("new"), "b")
+	w.expectKept("a=2 b=1")
+	w.see(old)
+	w.expectKept("a=2 b=1")
+	w.see(handed)
+	w.delete(handed)
+	w.expectKept("a=1 b=1")
+}
+
 func TestADeletedSpreadLetsItsPodsGo(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, twoAndOneWait)
