@@ -75,7 +75,7 @@ func TestCommandsOfBerthWhatifAreCommandsOfKubectlBerth(t *testing.T) {
 		"help":                         {[]string{"help", "rebalance"}, "--policy-config-file", "", 0},
 		"the list of commands":         {[]string{"--help"}, console.Simulate.Short, "", 0},
 		"an unknown flag":              {[]string{"explain", "--why"}, "", "kubectl berth: unknown flag: --why\n", 1},
-		"a wrong argument":             {[]string{"explain", "web", "--server=http://127.0.0.1:1"}, "", "kubectl berth: say which pod to explain as pod/NAME\n", 1},
+		"a wrong argument":             {[]string{"explain", "node/web", "--server=http://127.0.0.1:1"}, "", "kubectl berth: say which pod is meant as NAME, pod/NAME or pod NAME\n", 1},
 		"no cluster":                   {[]string{"explain", "pod/web", "--server=http://127.0.0.1:1"}, "", "kubectl berth: no API server answers at http://127.0.0.1:1", 1},
 		"completion of commands":       {[]string{"__complete", "expl"}, "explain\t" + console.Explain.Short + "\n", "ShellCompDirectiveNoFileComp", 0},
 		"completion of flags":          {[]string{"__complete", "explain", "--out"}, "--output\tOutput format", "ShellCompDirective", 0},
