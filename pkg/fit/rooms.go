@@ -3,7 +3,6 @@ package fit
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -112,7 +111,8 @@ func (r *Rooms) Place(ctx context.Context, pod, instead *corev1.Pod, may func(*c
 // PlaceByPreemption is Place for a pod that may preempt. On one node after the other it takes away pods of lower priority for which mayGo is true, the lowest first, until the pod fits.
 // They are gone from now on. If no node fits, nothing has changed.
 func (r *Rooms) PlaceByPreemption(ctx context.Context, pod, instead *corev1.Pod, may func(*corev1.Node) bool, mayGo func(*corev1.Pod) bool) (string, Verdict, error) {
-	if node, verdict, why := r.Place(ctx, pod, instead, may); verdict != DoesNotFit || pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever {
+	node, verdict, why := r.Place(ctx, pod, instead, may)
+	if verdict != DoesNotFit || pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever {
 		return node, verdict, why
 	}
 	picture, logger, priority := r.filters.picture, klog.FromContext(ctx), corev1helpers.PodPriority(pod)
@@ -120,34 +120,29 @@ func (r *Rooms) PlaceByPreemption(ctx context.Context, pod, instead *corev1.Pod,
 		if !may(info.Node()) {
 			continue
 		}
-		var victims []*corev1.Pod
+		var victims, gone []*corev1.Pod
 		for _, on := range info.GetPods() {
 			if other := on.GetPod(); corev1helpers.PodPriority(other) < priority && mayGo(other) {
 				victims = append(victims, other)
 			}
 		}
-		slices.SortFunc(victims, func(a, b *corev1.Pod) int {
-			return cmp.Compare(corev1helpers.PodPriority(a), corev1helpers.PodPriority(b))
-		})
+		slices.SortFunc(victims, func(a, b *corev1.Pod) int { return cmp.Compare(corev1helpers.PodPriority(a), corev1helpers.PodPriority(b)) })
 		only := func(n *corev1.Node) bool { return n.Name == info.Node().Name }
-		for i, victim := range victims {
-			if !picture.remove(logger, victim) {
-				return "", Unknown, fmt.Errorf("pod %s/%s is not on its node", victim.Namespace, victim.Name)
+		for _, victim := range victims {
+			if picture.remove(logger, victim) {
+				gone = append(gone, victim)
 			}
 			if node, verdict, _ := r.Place(ctx, pod, instead, only); verdict == Fits {
 				return node, Fits, nil
 			}
-			if i < len(victims)-1 {
-				continue
-			}
-			for _, back := range victims {
-				if err := picture.add(back); err != nil {
-					return "", Unknown, err
-				}
+		}
+		for _, pod := range gone {
+			if err := picture.add(pod); err != nil {
+				return "", Unknown, err
 			}
 		}
 	}
-	return "", DoesNotFit, errors.New("no node has room, even without pods of lower priority")
+	return "", DoesNotFit, why
 }
 
 // looksAtOthers is true for a pod that may fit less where others are gone. That is what affinity to them and even spreading do; room for resources,
