@@ -168,11 +168,11 @@ func runsOtherTag(container *corev1.Container, status *corev1.ContainerStatus) b
 	return status != nil && otherTag(status.Image, container.Image)
 }
 
-// lastWrite identifies the latest write of a field of the spec after a time, 0 if there is none. field is the field as managedFields name it. Both times are of
-// the API server's clock.
+// lastWrite identifies the latest write of a field of the spec since a time, 0 if there is none. field is the field as managedFields name it. Both times are of
+// the API server's clock, which tells seconds: a write in the second of since may have been after it.
 //
 // If nobody knows who wrote what, as in some caches, any change of the spec counts, and lastWrite is its generation.
-func lastWrite(pod *corev1.Pod, field string, after time.Time) (latest int64) {
+func lastWrite(pod *corev1.Pod, field string, since time.Time) (latest int64) {
 	if !WasChanged(pod) {
 		return 0
 	}
@@ -182,7 +182,7 @@ func lastWrite(pod *corev1.Pod, field string, after time.Time) (latest int64) {
 	for i := range pod.ManagedFields {
 		entry := &pod.ManagedFields[i]
 		isSpec := entry.Subresource == "" || entry.Subresource == "resize" // and not, for instance, that of ephemeral containers
-		if isSpec && entry.Time != nil && entry.FieldsV1 != nil && entry.Time.After(after) && bytes.Contains(entry.FieldsV1.Raw, []byte(`"`+field+`":`)) {
+		if isSpec && entry.Time != nil && entry.FieldsV1 != nil && !entry.Time.Time.Before(since) && bytes.Contains(entry.FieldsV1.Raw, []byte(`"`+field+`":`)) {
 			latest = max(latest, entry.Time.Unix())
 		}
 	}

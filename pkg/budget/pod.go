@@ -112,9 +112,10 @@ func stateOf(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) (_ State, 
 }
 
 // endsBySchedule is true for a pod with activeDeadlineSeconds that may not come from its template. Templates of pods that always restart have none. A pod
-// that ends by itself may have been created with one. Once it was written again, nobody can tell whether the deadline is the original one.
+// that ends by itself may have been created with one. Once it was written again, after the second of its creation, nobody can tell whether the deadline is the
+// original one.
 func endsBySchedule(pod *corev1.Pod) bool {
-	return pod.Spec.ActiveDeadlineSeconds != nil && (pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || lastWrite(pod, "f:activeDeadlineSeconds", pod.CreationTimestamp.Time) != 0)
+	return pod.Spec.ActiveDeadlineSeconds != nil && (pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || lastWrite(pod, "f:activeDeadlineSeconds", pod.CreationTimestamp.Add(time.Second)) != 0)
 }
 
 // HasEnded is true for a pod that has succeeded or failed: nothing runs in it any more.

@@ -126,7 +126,9 @@ func (r *Rooms) PlaceByPreemption(ctx context.Context, pod, instead *corev1.Pod,
 				victims = append(victims, other)
 			}
 		}
-		slices.SortFunc(victims, func(a, b *corev1.Pod) int { return cmp.Compare(corev1helpers.PodPriority(a), corev1helpers.PodPriority(b)) })
+		slices.SortFunc(victims, func(a, b *corev1.Pod) int {
+			return cmp.Compare(corev1helpers.PodPriority(a), corev1helpers.PodPriority(b))
+		})
 		only := func(n *corev1.Node) bool { return n.Name == info.Node().Name }
 		for _, victim := range victims {
 			if picture.remove(logger, victim) {

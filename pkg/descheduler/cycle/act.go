@@ -234,6 +234,9 @@ func (c *Cycle) evictAll(ctx context.Context, strategy *Strategy, s *spread, dec
 			logger.Info("Would evict a pod, if this were no dry run")
 		case guarded.Unanswered: // it counts as gone, as if the process had ended here
 			logger.Info("An eviction got no answer; the pod counts as gone for a while", "err", err)
+		case guarded.ReplacedFirst: // the new pod counts by itself
+			logger.Info("A pod is replaced before it goes")
+			failed = append(failed, *move)
 		case guarded.Refused:
 			c.budgets.close(ctx, pod)
 			fallthrough

@@ -143,13 +143,18 @@ type forecast struct {
 	ignored labels.Selector
 }
 
+// has is true as well for a pod whose refused eviction has a new pod made first: the old one goes later.
 func (f forecast) has(pod *corev1.Pod) bool {
 	observed := budget.Expect(pod, f.ignored)
-	return f.May(&observed)
+	return f.May(&observed) || f.Replaces(pod, &observed)
 }
 
 func (f forecast) take(pod *corev1.Pod) {
 	observed := budget.Expect(pod, f.ignored)
+	if f.Replaces(pod, &observed) {
+		f.Replace(pod.UID)
+		return
+	}
 	f.Take(&observed)
 }
 

@@ -126,6 +126,49 @@ func TestBudgetsSpare(t *testing.T) {
 	}
 }
 
+// A budget that replaces pods first lets as many be asked for as it replaces at a time, although it has no room.
+func TestPodsThatAreReplacedFirstAreAskedFor(t *testing.T) {
+	replacing := func(maxPods int32, change func(*v1beta1.PodUnavailableBudget)) *budgets {
+		return unavailableBudget(0, func(pub *v1beta1.PodUnavailableBudget) {
+			pub.Spec.ReplaceFirst = &v1beta1.ReplaceFirst{MaxPods: ptr.To(maxPods)}
+			if change != nil {
+				change(pub)
+			}
+		})
+	}
+	replaceable := func(name string) *corev1.Pod {
+		pod := podNamed(name, true)
+		pod.Labels["pod-template-hash"] = "1"
+		return pod
+	}
+	handedOver := replaceable("handed-over")
+	handedOver.OwnerReferences[0].Kind = "Deployment"
+	for name, tc := range map[string]struct {
+		budgets *budgets
+		pods    []*corev1.Pod
+		want    []bool
+	}{
+		"as many as it says":          {replacing(2, nil), []*corev1.Pod{replaceable("a"), replaceable("b"), replaceable("c")}, []bool{true, true, false}},
+		"a pod that cannot be":        {replacing(2, nil), []*corev1.Pod{podNamed("a", true), replaceable("b")}, []bool{false, true}},
+		"a pod that is handed over":   {replacing(2, nil), []*corev1.Pod{handedOver}, []bool{false}},
+		"a budget that does not":      {unavailableBudget(0, nil), []*corev1.Pod{replaceable("a")}, []bool{false}},
+		"room is used first":          {unavailableBudget(1, func(p *v1beta1.PodUnavailableBudget) { p.Spec.ReplaceFirst = &v1beta1.ReplaceFirst{} }), []*corev1.Pod{replaceable("a"), replaceable("b"), replaceable("c")}, []bool{true, true, false}},
+		"those that are asked for":    {replacing(2, func(p *v1beta1.PodUnavailableBudget) { p.Status.Replacing = []v1beta1.ReplacedPod{{UID: "a"}} }), []*corev1.Pod{replaceable("a"), replaceable("b"), replaceable("c")}, []bool{false, true, false}},
+		"a PDB without room refuses":  {both(disruptionBudget(0, nil), replacing(2, nil)), []*corev1.Pod{replaceable("a")}, []bool{false}},
+		"a status of an older budget": {replacing(2, func(p *v1beta1.PodUnavailableBudget) { p.Generation++ }), []*corev1.Pod{replaceable("a")}, []bool{false}},
+	} {
+		for i, pod := range tc.pods {
+			got := tc.budgets.spare(pod) == ""
+			if got != tc.want[i] {
+				t.Errorf("%s: pod %s: got %v", name, pod.Name, got)
+			}
+			if got {
+				tc.budgets.take(pod)
+			}
+		}
+	}
+}
+
 // The API server fails such an eviction with 500, as if it were broken, whatever room the budgets have.
 func TestAPodOfSeveralPDBsIsNotEvicted(t *testing.T) {
 	for allowed, pod := range map[int32]*corev1.Pod{0: podNamed("p", true), 1: podNamed("p", true), 2: podNamed("unready", false)} {

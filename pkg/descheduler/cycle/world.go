@@ -210,7 +210,7 @@ func (w *World) Settle(ctx context.Context, pod *corev1.Pod, result guarded.Resu
 		return
 	}
 	switch result {
-	case guarded.Evicted, guarded.Unanswered:
+	case guarded.Evicted, guarded.ReplacedFirst, guarded.Unanswered:
 		c.budgets.take(pod)
 	case guarded.Refused:
 		c.budgets.close(ctx, pod)

@@ -369,3 +369,17 @@ func TestNothingElseEndsAPod(t *testing.T) {
 		t.Errorf("without a UID: %s", got)
 	}
 }
+
+// A budget that has a new pod made first refuses as any, and says so in the cause.
+func TestARefusalSaysThatThePodIsReplacedFirst(t *testing.T) {
+	for message, want := range map[string]Result{"ReplacedFirst: a new pod is made first": ReplacedFirst, "BudgetExhausted: ReplacedFirst: no": Refused, "": Refused} {
+		err := apierrors.NewTooManyRequests("no", 0)
+		err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause, Message: message}}
+		if got := classify(err); got != want {
+			t.Errorf("%q: got %s, want %s", message, got, want)
+		}
+	}
+	if ReplacedFirst.attempted() {
+		t.Error("a cycle that only has pods replaced first ends as one that could evict none")
+	}
+}

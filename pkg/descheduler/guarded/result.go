@@ -3,9 +3,12 @@ package guarded
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 // Result of an eviction.
@@ -18,6 +21,8 @@ const (
 	WouldEvict Result = "WouldEvict"
 	// Refused: a PodDisruptionBudget or PodUnavailableBudget has no room (429 with their cause).
 	Refused Result = "Refused"
+	// ReplacedFirst: a PodUnavailableBudget has no room, and has a new pod made. Then it evicts this one.
+	ReplacedFirst Result = "ReplacedFirst"
 	// Forbidden: the API server or a webhook of somebody else does not allow it (403).
 	Forbidden Result = "Forbidden"
 	// Changed: another pod has the name, or the pending pod was bound or changed since (409).
@@ -34,8 +39,8 @@ const (
 	Unintended Result = "Unintended"
 )
 
-// attempted is true for results of evictions of which something was wanted and that count as a success or a failure. A pod that has changed or is gone
-// needs no eviction any more.
+// attempted is true for results of evictions of which something was wanted and that count as a success or a failure. A pod that has changed, is gone or is
+// replaced first needs no eviction any more.
 func (r Result) attempted() bool {
 	return r == Evicted || r == Refused || r == Forbidden || r.broken()
 }
@@ -71,6 +76,10 @@ func classify(err error) Result {
 	case err == nil:
 		return Evicted
 	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
+		cause, _ := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause)
+		if strings.HasPrefix(cause.Message, string(v1beta1.ReasonReplacedFirst)+": ") {
+			return ReplacedFirst
+		}
 		return Refused
 	case apierrors.IsForbidden(err):
 		return Forbidden
