@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
@@ -82,6 +83,57 @@ func names(pods []corev1.Pod, in string) (all []string) {
 		}
 	}
 	return all
+}
+
+// A budget allows no pod to go, and has a new one made first. All pods come home, and at each revision as many are ready as were asked for.
+func TestPodsComeHomeThatAreReplacedFirst(t *testing.T) {
+	ns := newNamespace(t)
+	first := pool(t, ns, "a", "32")
+	cordon(t, first, true)
+	pool(t, ns, "b", "32")
+	apply(t, ns, spreadOf(ns, "Deployment", adaptive, "a=10 b=-")+"---"+workload("Deployment", 10, "100m")+`---
+apiVersion: policy.kruise.io/v1beta1
+kind: PodUnavailableBudget
+metadata: {name: web}
+spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 0, replaceFirst: {maxPods: 4}}
+`)
+	expectLayout(t, ns, "b=10")
+	inForce(t, ns, 0)
+	told(t, ns)
+	watch := watchDisruptions(t, ns, 10)
+	cordon(t, first, false)
+	policy := policyOf(ns, rebalance, "stabilizationWindow: 0s, minResidence: 0s, cooldown: 0s, maxMovesPerSpread: 10")
+	asked := 0
+	for cycles := 0; asked < 10; cycles++ {
+		if cycles == 20 {
+			t.Fatalf("after %d cycles %d pods were asked for", cycles, asked)
+		}
+		moved, _ := mustDeschedule(t, policy)
+		if len(moved) > 4 {
+			t.Fatalf("one cycle asked for %d pods under a budget that replaces 4 at a time", len(moved))
+		}
+		for _, line := range moved {
+			if line.Result != guarded.ReplacedFirst {
+				t.Errorf("pod %s: %s", line.Pod, line.Result)
+			}
+		}
+		asked += len(moved)
+		waitFor(t, "the pods that are replaced first to be gone", func(ctx context.Context) (string, error) {
+			pub, err := the.Dynamic.Resource(policyv1beta1.Resource).Namespace(ns).Get(ctx, "web", metav1.GetOptions{})
+			if err != nil {
+				return "", err
+			}
+			replacing, _, err := unstructured.NestedSlice(pub.Object, "status", "replacing")
+			if len(replacing) > 0 {
+				return fmt.Sprint(replacing), err
+			}
+			return "", err
+		})
+		atRest(t, ns, 10)
+		told(t, ns)
+	}
+	expectLayout(t, ns, "a=10")
+	watch.expect(t, 10)
 }
 
 // A spread divides three pods of a StatefulSet of five, and nothing says that there should be three. They come home all the same.
