@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -469,8 +470,14 @@ func TestImagesOfAReleaseRun(t *testing.T) {
 	c.expectZones(t, "zone-a:2 zone-b:2 zone-c:6")
 	runDescheduler(t, k)
 	expectNoLitter(t, k)
-	if out := c.kubectl(t, "berth", "doctor"); !strings.Contains(out, "all components have one version "+*releaseVersion) || strings.Contains(out, " unknown ") {
+	if out := c.kubectl(t, "berth", "doctor"); strings.Contains(out, " unknown ") {
 		t.Errorf("the doctor: %s", out)
+	}
+	out := c.kubectl(t, "berth", "version")
+	for _, component := range []string{"berth-scheduler", "berth-controller", "berth-united"} {
+		if !regexp.MustCompile(component + ` +` + regexp.QuoteMeta(*releaseVersion)).MatchString(out) {
+			t.Errorf("no %s of version %s: %s", component, *releaseVersion, out)
+		}
 	}
 	pods := c.leavePending(t)
 	c.kubectl(t, "delete", "-f", install, "--timeout=80s")

@@ -430,7 +430,7 @@ func (c *cluster) expectRefused(t *testing.T, want string, args ...string) {
 	}
 }
 
-// TestTheDoctorNamesFaults breaks a running installation in three ways. The doctor names each fault, and is content again when it is repaired.
+// TestTheDoctorNamesFaults breaks a running installation in two ways. The doctor names each fault, and is content again when it is repaired.
 func TestTheDoctorNamesFaults(t *testing.T) {
 	t.Parallel()
 	c, k, dir := installWithKustomize(t)
@@ -448,7 +448,6 @@ func TestTheDoctorNamesFaults(t *testing.T) {
 	for what, fault := range map[string]struct{ change, want string }{
 		// A Service without endpoints alone breaks no connection that is there.
 		"a controller that does not run": {"-n berth-system scale deployment berth-controller --replicas=0", "see whether Service berth-webhook has endpoints"},
-		"a binding that was removed":     {"delete clusterrolebinding berth-scheduler", "berth-scheduler may not watch workloadspreads: apply its roles again"},
 		"a scheduler that does not run":  {"-n berth-system scale deployment berth-scheduler --replicas=0", "no replica of berth-scheduler"},
 	} {
 		c.kubectl(t, strings.Fields(fault.change)...)

@@ -106,7 +106,6 @@ func TestKubectlBerthOnASpread(t *testing.T) {
 	if n := strings.Count(out, "Pod/web-"); n != 3 {
 		t.Errorf("%d pods in the tree:\n%s", n, out)
 	}
-	berth(t, ns, []string{"moves", "web"}, "No moves of WorkloadSpread web are recorded.", "next: nothing")
 	berth(t, ns, []string{"pause", "web"}, "is paused")
 	berth(t, ns, []string{"pause", "web"}, "was already paused")
 	berth(t, ns, []string{"status", "web"}, "paused: the descheduler moves none of its pods")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -330,9 +331,25 @@ func withoutTrailingSpace(look string) string {
 	return strings.ReplaceAll(look, "node 0:\n", "node 0: \n")
 }
 
+// freePort is a port on which nobody listens.
+func freePort(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
 func TestThePageRecoversWhenItsServerComesBack(t *testing.T) {
 	namespace := shop(t)
-	first := serve(t, namespace, "0")
+	port := freePort(t) // with a fixed one, the address is the same after a restart
+	first := serve(t, namespace, port)
 	tab := open(t, first.url)
 	expectLook(t, tab, withoutTrailingSpace(atThree))
 
@@ -341,11 +358,7 @@ func TestThePageRecoversWhenItsServerComesBack(t *testing.T) {
 	expectText(t, tab, "#trouble", "Not live", "tries again by itself")
 
 	scale(t, namespace, 1)
-	address, err := url.Parse(first.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	serve(t, namespace, address.Port())
+	serve(t, namespace, port)
 	expectLook(t, tab, withoutTrailingSpace(`live
 own 2 nodes, 1 pod: 1
 cloud 2 nodes, 0 pods
