@@ -474,7 +474,7 @@ func TestImagesOfAReleaseRun(t *testing.T) {
 		t.Errorf("the doctor: %s", out)
 	}
 	out := c.kubectl(t, "berth", "version")
-	for _, component := range []string{"berth-scheduler", "berth-controller", "berth-united"} {
+	for _, component := range []string{"berth-scheduler", "berth-controller", "berth-descheduler"} {
 		if !regexp.MustCompile(component + ` +` + regexp.QuoteMeta(*releaseVersion)).MatchString(out) {
 			t.Errorf("no %s of version %s: %s", component, *releaseVersion, out)
 		}
