@@ -64,9 +64,11 @@ type Handover struct {
 // HandoverOf is nil for a pod that no ReplicaSet has handed over. The annotation alone says nothing: the pod's controller must be a Deployment.
 func HandoverOf(pod *corev1.Pod) *Handover {
 	text, found := pod.Annotations[v1beta1.ReplacedFirstAnnotation]
-	owner := metav1.GetControllerOfNoCopy(pod)
-	h := &Handover{}
-	if !found || owner == nil || kindOf(owner) != deployment || json.Unmarshal([]byte(text), h) != nil || h.ReplicaSet == "" || h.UID == "" {
+	if !found {
+		return nil
+	}
+	owner, h := metav1.GetControllerOfNoCopy(pod), &Handover{}
+	if owner == nil || kindOf(owner) != deployment || json.Unmarshal([]byte(text), h) != nil || h.ReplicaSet == "" || h.UID == "" {
 		return nil
 	}
 	return h

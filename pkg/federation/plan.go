@@ -120,14 +120,7 @@ func (r *round) gather() {
 		members[r.Members[i].Name] = &r.Members[i]
 		names = append(names, r.Members[i].Name)
 	}
-	for i := range r.Status.Clusters {
-		was := &r.Status.Clusters[i]
-		name := r.nameNow(was)
-		if name == was.Name || before[name] == nil {
-			before[name] = was
-		}
-		names = append(names, name)
-	}
+	names = append(names, r.namesNow(before)...)
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
 		var was v1alpha1.ClusterStatus
@@ -157,7 +150,7 @@ func (r *round) gather() {
 		}
 		r.await(a, m)
 		if a.lost && m == nil || a.asked == 0 && (m == nil || !wanted) {
-			continue // nobody will ever hear of it again, or it has nothing to do with the object
+			continue // the member is gone for good, or has nothing to do with the object
 		}
 		a.credit = allocation.Credit(a.sure, bounds.Min, a.lost)
 		r.absent = append(r.absent, a)
@@ -171,19 +164,30 @@ func (r *round) gather() {
 	}
 }
 
-// nameNow is the name of a cluster of the previous status. If no member of its old name answers, and one of another name is the same cluster, it has got that name. Otherwise its replicas would count twice.
-func (r *round) nameNow(was *v1alpha1.ClusterStatus) string {
-	name := was.Name
+// namesNow are the names of the clusters of the previous status. If no member of the old name answers, and one of another name is the same cluster, it has got that name. Otherwise its replicas would
+// count twice. It fills in what was before, by the name of now.
+func (r *round) namesNow(before map[string]*v1alpha1.ClusterStatus) (names []string) {
+	answers, named := map[string]bool{}, map[string]string{}
 	for i := range r.Members {
-		m := &r.Members[i]
-		if m.Name == was.Name && m.Reachable {
-			return was.Name
-		}
-		if m.Reachable && m.Identity != "" && m.Identity == was.Identity {
-			name = m.Name
+		if m := &r.Members[i]; m.Reachable {
+			answers[m.Name] = true
+			if m.Identity != "" {
+				named[m.Identity] = m.Name
+			}
 		}
 	}
-	return name
+	for i := range r.Status.Clusters {
+		was := &r.Status.Clusters[i]
+		name := was.Name
+		if now, is := named[was.Identity]; is && !answers[name] {
+			name = now
+		}
+		if name == was.Name || before[name] == nil {
+			before[name] = was
+		}
+		names = append(names, name)
+	}
+	return names
 }
 
 // await says since when a cluster does not answer, and whether it is in doubt or lost. The previous status is right about it even if this process has just started.

@@ -275,8 +275,10 @@ func (c *Count) hold(o *owners, pod *corev1.Pod) {
 			c.holders[controller.key()] = controller.selector
 		}
 	}
-	for controller := range o.above(pod) {
-		add(controller)
+	if _, known := c.holders[nearest]; !known { // with a controller, those above it are known
+		for controller := range o.above(pod) {
+			add(controller)
+		}
 	}
 	if ref := handedOverBy(pod); ref != nil {
 		if set := o.found[keyOf(ref)]; set != nil && keyOf(set.parent) == nearest {

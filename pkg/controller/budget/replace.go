@@ -45,7 +45,7 @@ func (r *reconciler) replace(ctx context.Context, pub *v1beta1.PodUnavailableBud
 		case err == nil:
 			logger.V(2).Info("Handed a pod to its Deployment, so that a new one is made", "pod", klog.KObj(pod))
 		case errors.Is(err, errNotReplaceable), apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsTooManyRequests(err):
-			plan.Over.Insert(pod.UID) // so that it does not keep others from their turn; whoever asks again begins anew
+			plan.Over.Insert(pod.UID) // so that others get their turn; the next request begins anew
 			notReplaced(pod, "it cannot be handed to its Deployment: "+err.Error()).send(r.events, pub)
 		default:
 			logger.Error(err, "Will try again to hand a pod to its Deployment", "pod", klog.KObj(pod))

@@ -43,8 +43,12 @@ func (c *cluster) Room(pod *moves.Pod, in int) moves.Room {
 	may := func(node *corev1.Node) bool {
 		return (in == subset.None || c.facts.Policy.Subsets[in].Holds(node)) && steady(node, c.Now, c.strategy.Stable)
 	}
-	mayGo := func(pod *corev1.Pod) bool { return c.facts.Policy.Adaptive.PreemptsFirst && c.budgets.spare(pod) == "" }
-	node, verdict, why := c.rooms.PlaceByPreemption(c.ctx, replacement, victim, may, mayGo)
+	node, verdict, why := "", fit.Unknown, error(nil)
+	if c.facts.Policy.Adaptive.PreemptsFirst {
+		node, verdict, why = c.rooms.PlaceByPreemption(c.ctx, replacement, victim, may, func(pod *corev1.Pod) bool { return c.budgets.spare(pod) == "" })
+	} else {
+		node, verdict, why = c.rooms.Place(c.ctx, replacement, victim, may)
+	}
 	klog.FromContext(c.ctx).V(4).Info("Looked for room", "pod", klog.KObj(victim), "subset", c.name(in), "node", node, "why", why)
 	switch verdict {
 	case fit.Fits:
