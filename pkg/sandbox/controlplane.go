@@ -84,6 +84,9 @@ func dialUnixIn(ctx context.Context, dir, name string) (net.Conn, error) {
 //go:embed audit-policy.yaml
 var auditPolicy []byte
 
+// auditLogLimit is the size of an audit log in MiB: 1 TiB, more than any sandbox writes.
+const auditLogLimit = 1 << 20
+
 // egressSelector sends the API server's requests to Services through a proxy.
 const egressSelector = `apiVersion: apiserver.k8s.io/v1beta1
 kind: EgressSelectorConfiguration
@@ -131,7 +134,9 @@ func (s *Sandbox) apiServer() part {
 				if err := os.WriteFile(policy, auditPolicy, 0o600); err != nil {
 					return nil, err
 				}
-				args = append(args, "--audit-policy-file="+policy, "--audit-log-path="+s.AuditLog(), "--audit-log-mode=blocking")
+				args = append(args, "--audit-policy-file="+policy, "--audit-log-path="+s.AuditLog(), "--audit-log-mode=blocking",
+					// The API server would begin a new file at 100 MiB, and a reader who counts requests would miss those in the old one.
+					fmt.Sprintf("--audit-log-maxsize=%d", auditLogLimit))
 			}
 			return append(args, s.config.APIServerFlags...), nil
 		}},
