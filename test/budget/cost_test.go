@@ -80,7 +80,7 @@ func costOf(t *testing.T, times int, operate, over func(i int)) cost {
 	return c
 }
 
-// TestWhatAnOperationCosts produces the table in docs/performance.md. It checks reads and writes. It does not check latency, which depends on the
+// TestWhatAnOperationCosts prints the reads and writes of an operation, as docs/performance.md has them, and checks them. It does not check latency, which depends on the
 // machine.
 func TestWhatAnOperationCosts(t *testing.T) {
 	const times = 20
