@@ -28,10 +28,11 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/berth-project/berth/pkg/autoscaler"
-	"github.com/berth-project/berth/pkg/controller"
 	budgetcontroller "github.com/berth-project/berth/pkg/controller/budget"
 	federationcontroller "github.com/berth-project/berth/pkg/controller/federation"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	sidecarcontroller "github.com/berth-project/berth/pkg/controller/sidecar"
+	spreadcontroller "github.com/berth-project/berth/pkg/controller/spread"
 	unitedcontroller "github.com/berth-project/berth/pkg/controller/united"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
@@ -207,7 +208,7 @@ func run(ctx context.Context, f flags) error {
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
 		MapperProvider:                newKinds,
-		Cache:                         controller.CacheOptions(),
+		Cache:                         frame.CacheOptions(),
 		Metrics:                       f.metrics(f.webhook.TLS),
 		HealthProbeBindAddress:        f.healthAddress,
 		LeaderElection:                f.leaderElect,
@@ -277,7 +278,7 @@ func (f *flags) answerAndReport(ctx context.Context, mgr ctrl.Manager) error {
 	if f.webhook.NodeAutoscaler, err = autoscaler.Setup(ctx, mgr, autoscaler.Setting(f.nodeAutoscaler)); err != nil {
 		return err
 	}
-	if err := controller.Setup(ctx, mgr, owners, controller.Options{NodeAutoscaler: f.webhook.NodeAutoscaler}); err != nil {
+	if err := spreadcontroller.Setup(ctx, mgr, owners, spreadcontroller.Options{NodeAutoscaler: f.webhook.NodeAutoscaler}); err != nil {
 		return err
 	}
 	if f.federation {

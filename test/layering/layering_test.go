@@ -241,9 +241,10 @@ func TestImportsPointOneWay(t *testing.T) {
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
-	found := map[string]bool{}
+	found, dependencies := map[string]bool{}, map[string][]string{}
 	for line := range strings.Lines(string(output)) {
 		pkg, deps, _ := strings.Cut(strings.TrimSpace(line), " ")
+		dependencies[pkg] = strings.Fields(deps)
 		for pattern, rules := range forbidden {
 			if !match(module+pattern, pkg) {
 				continue
@@ -255,6 +256,14 @@ func TestImportsPointOneWay(t *testing.T) {
 						t.Errorf("%s depends on %s: %s", pkg, dep, why)
 					}
 				}
+			}
+		}
+	}
+	for pkg, deps := range dependencies {
+		for _, dep := range deps {
+			other, isController := strings.CutPrefix(dep, module+"pkg/controller/")
+			if strings.HasPrefix(pkg, module+"pkg/controller/") && isController && other != "frame" && other != "apply" {
+				t.Errorf("%s depends on %s: controllers share pkg/controller/frame and pkg/controller/apply, and nothing else", pkg, dep)
 			}
 		}
 	}

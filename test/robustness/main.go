@@ -94,7 +94,7 @@ var suites = map[string][]suite{
 		{examples, []string{"-run", "Lease|TakeOver|Bind|Leader|Gate|BeyondAllQuotas|Deleted|SpreadComes|GoesOn|Kind", "-skip", searches, "./pkg/plugins/scheduling/workloadspread"}},
 		{every, []string{"-run", searches, "./pkg/plugins/scheduling/workloadspread"}},
 	},
-	"pkg/controller":            {{examples, []string{"./pkg/controller"}}},
+	"pkg/controller/spread":     {{examples, []string{"./pkg/controller/spread"}}},
 	"pkg/controller/budget":     {{examples, []string{"./pkg/controller/budget"}}},
 	"pkg/controller/federation": {{examples, []string{"./pkg/controller/federation"}}},
 	"pkg/controller/sidecar":    {{examples, []string{"./pkg/controller/sidecar"}}},

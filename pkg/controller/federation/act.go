@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/allocation"
-	"github.com/berth-project/berth/pkg/controller"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	model "github.com/berth-project/berth/pkg/federation"
 )
@@ -136,7 +136,7 @@ func (o *outcome) add(s *step, is result, err error) bool {
 	case isStale:
 		o.stale = true
 	case isRefused:
-		o.refused[s.Member] = controller.AtMost(longestComplaint, err.Error())
+		o.refused[s.Member] = frame.AtMost(longestComplaint, err.Error())
 	default:
 		o.err = errors.Join(o.err, fmt.Errorf("writing the ReplicaSet in cluster %s: %w", s.Member, err))
 	}
@@ -158,7 +158,7 @@ func resultOf(err error) result {
 		return isWritten
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		return isStale
-	case controller.IsRefused(err):
+	case frame.IsRefused(err):
 		return isRefused
 	default:
 		return isFailed
@@ -298,7 +298,7 @@ func (r *reconciler) write(ctx context.Context, frs *v1alpha1.FederatedReplicaSe
 		err = to.Create(ctx, object, client.FieldOwner(v1alpha1.FieldManager))
 	} else {
 		var version string
-		if version, err = controller.UpgradeToApplied(ctx, to, &appsv1.ReplicaSet{ObjectMeta: *set}, v1alpha1.FieldManager); err != nil {
+		if version, err = frame.UpgradeToApplied(ctx, to, &appsv1.ReplicaSet{ObjectMeta: *set}, v1alpha1.FieldManager); err != nil {
 			return err
 		}
 		object.SetUID(set.UID)
@@ -318,6 +318,6 @@ func (r *reconciler) tell(ctx context.Context, frs *v1alpha1.FederatedReplicaSet
 	}
 	slices.Sort(o.scaled)
 	all := strings.Join(o.scaled, ", ")
-	r.events.Eventf(frs, nil, corev1.EventTypeNormal, v1alpha1.ReasonClusterScaled, "ScaleCluster", "scaled %s", controller.AtMost(900, all))
+	r.events.Eventf(frs, nil, corev1.EventTypeNormal, v1alpha1.ReasonClusterScaled, "ScaleCluster", "scaled %s", frame.AtMost(900, all))
 	klog.FromContext(ctx).V(2).Info("Scaled clusters", "federatedreplicaset", klog.KObj(frs), "clusters", all)
 }

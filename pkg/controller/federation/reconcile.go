@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/berth-project/berth/pkg/controller"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	model "github.com/berth-project/berth/pkg/federation"
 )
@@ -270,7 +270,7 @@ func (r *reconciler) carryOut(ctx context.Context, v *view) (reconcile.Result, e
 // publish writes the status if it has changed. It is false if the FederatedReplicaSet has changed since it was read.
 func (r *reconciler) publish(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, status *v1alpha1.FederatedReplicaSetStatus) (bool, error) {
 	for i := range status.Conditions { // names of hundreds of clusters would be longer than the API allows
-		status.Conditions[i].Message = controller.AtMost(longestMessage, status.Conditions[i].Message)
+		status.Conditions[i].Message = frame.AtMost(longestMessage, status.Conditions[i].Message)
 	}
 	r.measures.take(client.ObjectKeyFromObject(frs), status)
 	if isStored(status, &frs.Status) {
@@ -325,11 +325,11 @@ func (r *reconciler) publishInvalid(ctx context.Context, frs *v1alpha1.Federated
 	status := frs.Status.DeepCopy()
 	status.ObservedGeneration = frs.Generation
 	changed := meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalid, Message: controller.AtMost(longestMessage, invalid.Error()),
+		Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalid, Message: frame.AtMost(longestMessage, invalid.Error()),
 		ObservedGeneration: frs.Generation, LastTransitionTime: metav1.NewTime(r.clock.Now()),
 	})
 	if changed {
-		r.events.Eventf(frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonInvalid, "CheckSpec", "%s", controller.AtMost(900, invalid.Error()))
+		r.events.Eventf(frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonInvalid, "CheckSpec", "%s", frame.AtMost(900, invalid.Error()))
 	}
 	_, err := r.publish(ctx, frs, status)
 	return err
@@ -344,7 +344,7 @@ func (r *reconciler) warn(v *view) {
 	if was, _ := r.warned.Swap(client.ObjectKeyFromObject(v.frs), now); was == now {
 		return
 	}
-	r.events.Eventf(v.frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonUnknownCluster, "CheckSpec", "no cluster has the name %s; correct or remove it", controller.AtMost(900, strings.Join(v.plan.Unknown, ", ")))
+	r.events.Eventf(v.frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonUnknownCluster, "CheckSpec", "no cluster has the name %s; correct or remove it", frame.AtMost(900, strings.Join(v.plan.Unknown, ", ")))
 }
 
 // finalize sets or removes the finalizer as the annotation says. It is false if it has changed something, or failed.

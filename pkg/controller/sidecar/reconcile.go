@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/berth-project/berth/pkg/controller"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	model "github.com/berth-project/berth/pkg/sidecar"
 )
@@ -346,11 +346,11 @@ func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *m
 				podWrites.WithLabelValues(refused).Inc()
 				all.pods[at].Why = err.Error()
 				m.invalid[pod.UID] = invalid{version: policy.Hash, why: err.Error(), until: now.Add(invalidFor)}
-			case controller.IsRefused(err), apierrors.IsTooManyRequests(err):
+			case frame.IsRefused(err), apierrors.IsTooManyRequests(err):
 				podWrites.WithLabelValues(refused).Inc()
 				all.pods[at].Held = true
 				m.held[pod.UID], m.refusal = now.Add(heldFor), fmt.Sprintf("pod %s/%s: %v", pod.Namespace, pod.Name, err)
-				r.events.Eventf(set, pod.Pod, corev1.EventTypeWarning, v1beta1.ReasonRefused, "UpdatePod", "%s", controller.AtMost(900, m.refusal))
+				r.events.Eventf(set, pod.Pod, corev1.EventTypeWarning, v1beta1.ReasonRefused, "UpdatePod", "%s", frame.AtMost(900, m.refusal))
 			default: // nobody knows whether it happens
 				podWrites.WithLabelValues(failed).Inc()
 				all.pods[at].Settled, m.doubts[pod.UID], m.unread[pod.UID] = false, now.Add(doubtFor), client.ObjectKeyFromObject(pod.Pod)
@@ -435,7 +435,7 @@ func (f *found) count(status *v1beta1.SidecarSetStatus) {
 }
 
 func condition(is metav1.ConditionStatus, reason, message string) metav1.Condition {
-	return metav1.Condition{Type: v1beta1.ReadyCondition, Status: is, Reason: reason, Message: controller.AtMost(4096, message)}
+	return metav1.Condition{Type: v1beta1.ReadyCondition, Status: is, Reason: reason, Message: frame.AtMost(4096, message)}
 }
 
 // condition says what the set waits for.

@@ -9,7 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/controller"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	model "github.com/berth-project/berth/pkg/sidecar"
 )
@@ -18,8 +18,8 @@ import (
 const hashLength = 10
 
 // historyOf are the ControllerRevisions of a set. A set has no namespace, and they are in Berth's.
-func (r *reconciler) historyOf(set *v1beta1.SidecarSet) *controller.History {
-	return &controller.History{
+func (r *reconciler) historyOf(set *v1beta1.SidecarSet) *frame.History {
+	return &frame.History{
 		Client: r.client, Live: r.live, Owner: set, Kind: v1beta1.Kind, Namespace: r.namespace, Manager: v1beta1.FieldManager,
 		Selector: client.MatchingLabels{v1beta1.NameLabel: set.Name},
 	}

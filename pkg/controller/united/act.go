@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/allocation"
-	"github.com/berth-project/berth/pkg/controller"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	model "github.com/berth-project/berth/pkg/united"
 )
@@ -201,7 +201,7 @@ func (o *outcome) add(s *step, err error) bool {
 	case isRefused(err):
 		message := err.Error()
 		if s.Cluster != "" {
-			message = controller.AtMost(longestComplaint, message)
+			message = frame.AtMost(longestComplaint, message)
 		}
 		o.refused = append(o.refused, s.subset()+": "+message)
 	default:
@@ -226,7 +226,7 @@ func isRefused(err error) bool {
 	if errors.As(err, &known) {
 		return true
 	}
-	return !isStale(err) && controller.IsRefused(err)
+	return !isStale(err) && frame.IsRefused(err)
 }
 
 // act carries out the steps: first those that lower, then the others, as far as those that failed leave room, in each cluster slowly at first. If a read is out of date, the others wait for the next look.
@@ -421,7 +421,7 @@ func (i *inTheWay) Error() string { return i.message }
 // apply makes a child as it is wanted. It fails if the child has changed since it was read.
 func (r *reconciler) apply(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, m *memory) error {
 	before := s.child.object
-	version, err := controller.UpgradeToApplied(ctx, s.in.client, before, v1beta1.FieldManager)
+	version, err := frame.UpgradeToApplied(ctx, s.in.client, before, v1beta1.FieldManager)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/berth-project/berth/pkg/controller"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/members"
@@ -117,7 +117,7 @@ func (c *cluster) claim(object client.Object, ud *v1beta1.UnitedDeployment) map[
 // controlledBy lists what an object may control in the cache.
 func (c *cluster) controlledBy(name string, uid types.UID) client.MatchingFields {
 	if c.name == "" {
-		return client.MatchingFields{controller.ControllerField: string(uid)}
+		return client.MatchingFields{frame.ControllerField: string(uid)}
 	}
 	return client.MatchingFields{members.OwnerIndex: name}
 }

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-project/berth/pkg/controller"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	model "github.com/berth-project/berth/pkg/united"
@@ -65,7 +65,7 @@ func keepFailure(status, before *v1beta1.UnitedDeploymentStatus) {
 
 // setCondition puts a condition into the status. It keeps the time of the last transition if the condition had the same status before.
 func setCondition(status, before *v1beta1.UnitedDeploymentStatus, of v1beta1.ConditionType, is corev1.ConditionStatus, reason v1beta1.Reason, message string, now time.Time) {
-	condition := model.Condition(before.Conditions, of, is, reason, controller.AtMost(maxMessage, message), now)
+	condition := model.Condition(before.Conditions, of, is, reason, frame.AtMost(maxMessage, message), now)
 	if c := conditionOf(status, of); c != nil {
 		*c = condition
 		return

@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
 
-	"github.com/berth-project/berth/pkg/controller"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 )
 
@@ -22,7 +22,7 @@ type news struct {
 const maxNote = 1024
 
 func (n news) send(recorder events.EventRecorder, ud *v1beta1.UnitedDeployment) {
-	recorder.Eventf(ud, nil, n.eventType, string(n.reason), n.action, "%s", controller.AtMost(maxNote, n.note))
+	recorder.Eventf(ud, nil, n.eventType, string(n.reason), n.action, "%s", frame.AtMost(maxNote, n.note))
 }
 
 func childCreated(s *step) news {

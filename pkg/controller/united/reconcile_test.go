@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/berth-project/berth/pkg/controller"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/members"
@@ -79,7 +79,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		indexed = append(indexed, object)
 	}
 	for _, object := range indexed {
-		build = build.WithIndex(object, controller.ControllerField, func(object client.Object) []string { return []string{string(workload.ControllerUID(object))} })
+		build = build.WithIndex(object, frame.ControllerField, func(object client.Object) []string { return []string{string(workload.ControllerUID(object))} })
 	}
 	for _, object := range indexed[:2] { // for a hub that is its own member
 		build = build.WithIndex(object, members.OwnerIndex, func(object client.Object) []string {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/controller"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	model "github.com/berth-project/berth/pkg/united"
 )
@@ -63,8 +63,8 @@ func (r *reconciler) ensureRevision(ctx context.Context, ud *v1beta1.UnitedDeplo
 }
 
 // historyOf are the ControllerRevisions of a UnitedDeployment.
-func (r *reconciler) historyOf(ud *v1beta1.UnitedDeployment) *controller.History {
-	return &controller.History{
+func (r *reconciler) historyOf(ud *v1beta1.UnitedDeployment) *frame.History {
+	return &frame.History{
 		Client: r.client, Live: r.live, Owner: ud, Kind: v1beta1.Kind, Namespace: ud.Namespace, Manager: v1beta1.FieldManager, Selector: client.HasLabels{v1beta1.RevisionLabel},
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"github.com/berth-project/berth/pkg/controller"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/members"
@@ -55,7 +55,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
 	}
-	if err := controller.IndexByController(ctx, mgr.GetFieldIndexer(), &corev1.Pod{}, &appsv1.Deployment{}, &appsv1.ReplicaSet{}, &appsv1.StatefulSet{}); err != nil {
+	if err := frame.IndexByController(ctx, mgr.GetFieldIndexer(), &corev1.Pod{}, &appsv1.Deployment{}, &appsv1.ReplicaSet{}, &appsv1.StatefulSet{}); err != nil {
 		return err
 	}
 	// It reads kinds and owners, and no spreads, so that the process watches none.
@@ -98,7 +98,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 		case unitedDeployment:
 			return watch(&v1beta1.UnitedDeployment{}, r.itself, unitedMatters)
 		case model.CloneSetKind, model.AdvancedStatefulSetKind:
-			if err := controller.IndexByController(ctx, mgr.GetFieldIndexer(), object); err != nil {
+			if err := frame.IndexByController(ctx, mgr.GetFieldIndexer(), object); err != nil {
 				return err
 			}
 			return watch(object, r.ofChild, predicate.Funcs{})

@@ -1,11 +1,10 @@
-package controller
+package spread
 
 import (
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
@@ -27,8 +27,6 @@ type condition struct {
 }
 
 const (
-	// maxMessage is the longest message of a condition that the API server accepts, in bytes.
-	maxMessage = 32768
 	// labelForReaders is the label by which a ClusterRole is aggregated into the roles of Berth's service accounts.
 	labelForReaders = `rbac.berth.dev/aggregate-to-workload-reader: "true"`
 )
@@ -39,23 +37,10 @@ func (c condition) set(conditions *[]metav1.Condition, conditionType string, gen
 		Type:               conditionType,
 		Status:             c.status,
 		Reason:             string(c.reason),
-		Message:            AtMost(maxMessage, c.message),
+		Message:            frame.AtMost(frame.LongestMessage, c.message),
 		ObservedGeneration: generation,
 		LastTransitionTime: now,
 	})
-}
-
-// AtMost cuts a text to a number of bytes, between characters.
-func AtMost(bytes int, text string) string {
-	if len(text) <= bytes {
-		return text
-	}
-	const ellipsis = "..."
-	end := bytes - len(ellipsis)
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + ellipsis
 }
 
 func notReady(reason v1beta1.Reason, format string, args ...any) condition {

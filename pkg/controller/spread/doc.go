@@ -5,4 +5,4 @@
 // Begin reading at family.watches, which says what is watched. Events record what has changed (watch.go). Then follow one reconcile. It gathers facts
 // (gather.go), for which it updates the account of the spread's pods (account.go). It corrects pods (pods.go). It describes the facts as a status
 // (describe.go, pure), and writes the status if it differs (reconcile.go). family.go finds the pods of a spread by walking from owner to owner.
-package controller
+package spread

@@ -1,4 +1,4 @@
-package controller
+package spread
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/workload"
@@ -129,7 +130,7 @@ func (f *family) latestRevision(ctx context.Context, of client.Object) (string, 
 }
 
 func ownedBy(namespace string, uid types.UID) []client.ListOption {
-	return []client.ListOption{client.InNamespace(namespace), client.MatchingFields{ControllerField: string(uid)}, client.UnsafeDisableDeepCopy}
+	return []client.ListOption{client.InNamespace(namespace), client.MatchingFields{frame.ControllerField: string(uid)}, client.UnsafeDisableDeepCopy}
 }
 
 type podPredicate func(*corev1.Pod) bool

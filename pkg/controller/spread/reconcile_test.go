@@ -1,4 +1,4 @@
-package controller
+package spread
 
 import (
 	"context"
@@ -32,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 )
@@ -60,12 +61,12 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	f := &fixture{clock: clocktesting.NewFakePassiveClock(noon.Time), events: events.NewFakeRecorder(100)}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1beta1.WorkloadSpread{}).
 		WithIndex(&v1beta1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf).
-		WithIndex(&corev1.Pod{}, ControllerField, controllerUIDOf).
+		WithIndex(&corev1.Pod{}, frame.ControllerField, frame.ControllerUIDOf).
 		WithIndex(&corev1.Pod{}, nodeField, nodeNameOf).
-		WithIndex(&appsv1.Deployment{}, ControllerField, controllerUIDOf).
-		WithIndex(&appsv1.ReplicaSet{}, ControllerField, controllerUIDOf).
-		WithIndex(&appsv1.StatefulSet{}, ControllerField, controllerUIDOf).
-		WithIndex(&batchv1.Job{}, ControllerField, controllerUIDOf).
+		WithIndex(&appsv1.Deployment{}, frame.ControllerField, frame.ControllerUIDOf).
+		WithIndex(&appsv1.ReplicaSet{}, frame.ControllerField, frame.ControllerUIDOf).
+		WithIndex(&appsv1.StatefulSet{}, frame.ControllerField, frame.ControllerUIDOf).
+		WithIndex(&batchv1.Job{}, frame.ControllerField, frame.ControllerUIDOf).
 		WithInterceptorFuncs(interceptor.Funcs{
 			SubResourceUpdate: func(ctx context.Context, c client.Client, _ string, object client.Object, options ...client.SubResourceUpdateOption) error {
 				f.writes++

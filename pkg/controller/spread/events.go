@@ -1,4 +1,4 @@
-package controller
+package spread
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
@@ -20,12 +21,9 @@ type news struct {
 	note      string
 }
 
-// maxNote is the longest note of an event that the API server accepts, in bytes.
-const maxNote = 1024
-
 // send records the event on an object. Related is another object that it involves, or nil.
 func (n news) send(recorder events.EventRecorder, regarding, related runtime.Object) {
-	recorder.Eventf(regarding, related, n.eventType, string(n.reason), n.action, "%s", AtMost(maxNote, n.note))
+	recorder.Eventf(regarding, related, n.eventType, string(n.reason), n.action, "%s", frame.AtMost(frame.LongestNote, n.note))
 }
 
 // newsOf are the events about a spread whose status changes.

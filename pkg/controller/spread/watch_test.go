@@ -1,4 +1,4 @@
-package controller
+package spread
 
 import (
 	"slices"
@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/workload"
@@ -170,7 +171,7 @@ func TestCacheKeeps(t *testing.T) {
 		p.Annotations["other"] = "x"
 		p.Spec.Containers = []corev1.Container{{Name: "c"}}
 		addCondition(p, corev1.PodInitialized, corev1.ConditionTrue, "")
-		got, err := keepOfPod(p)
+		got, err := frame.KeepOfPod(p)
 		if err != nil {
 			t.Fatal(err)
 		}

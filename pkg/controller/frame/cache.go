@@ -1,0 +1,114 @@
+package frame
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/workload"
+	"github.com/berth-project/berth/pkg/writers"
+)
+
+// CacheOptions keep in memory only what the controllers read of the watched objects. Other fields read as empty: to read a field, keep it here first.
+// Objects from the cache are shared and must not be changed.
+func CacheOptions() cache.Options {
+	shared := ptr.To(true)
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&v1beta1.WorkloadSpread{}: {Transform: keepOfSpread},
+			&corev1.Pod{}:             {Transform: KeepOfPod, UnsafeDisableDeepCopy: shared},
+			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{workload.KruiseConfiguration.Namespace: {
+				FieldSelector: fields.OneTermEqualSelector("metadata.name", workload.KruiseConfiguration.Name),
+			}}},
+			&corev1.Node{}:        {Transform: keepOfNode, UnsafeDisableDeepCopy: shared},
+			&appsv1.Deployment{}:  {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
+			&appsv1.ReplicaSet{}:  {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
+			&appsv1.StatefulSet{}: {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
+			&batchv1.Job{}:        {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
+		},
+	}
+}
+
+func keepOfSpread(obj any) (any, error) {
+	if spread, ok := obj.(*v1beta1.WorkloadSpread); ok {
+		writers.Keep(spread)
+	}
+	return obj, nil
+}
+
+// KeepOfPod drops what no controller reads of a pod.
+func KeepOfPod(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	kept := &corev1.Pod{
+		ObjectMeta: pod.ObjectMeta,
+		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, SchedulerName: schedulerOf(pod)},
+		Status:     corev1.PodStatus{Phase: pod.Status.Phase},
+	}
+	kept.ManagedFields = nil
+	kept.Annotations = nil
+	for _, key := range []string{v1beta1.MatchedAnnotation, v1beta1.AdmittedAnnotation, v1beta1.PodDeletionCostAnnotation, v1beta1.AskedCostAnnotation, policyv1beta1.NoProtectAnnotation,
+		policyv1beta1.SelectorKeysAnnotation} {
+		if value, found := pod.Annotations[key]; found {
+			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value)
+		}
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady || condition.Type == corev1.PodScheduled {
+			condition.Message = ""
+			kept.Status.Conditions = append(kept.Status.Conditions, condition)
+		}
+	}
+	return kept, nil
+}
+
+// schedulerOf is the scheduler that the pod's spec names. The usual names are shared strings, to save memory.
+func schedulerOf(pod *corev1.Pod) string {
+	for _, usual := range []string{v1beta1.SchedulerName, corev1.DefaultSchedulerName} {
+		if pod.Spec.SchedulerName == usual {
+			return usual
+		}
+	}
+	return pod.Spec.SchedulerName
+}
+
+func keepOfNode(obj any) (any, error) {
+	if node, ok := obj.(*metav1.PartialObjectMetadata); ok {
+		node.ManagedFields, node.Annotations = nil, nil
+	}
+	return obj, nil
+}
+
+// ControllerField of any object is the UID of its controller: an index of the cache.
+const ControllerField = "metadata.controller"
+
+// IndexByController makes the cache find objects by ControllerField. The objects of a kind can be indexed once in a process.
+func IndexByController(ctx context.Context, indexer client.FieldIndexer, objects ...client.Object) error {
+	for _, object := range objects {
+		if err := indexer.IndexField(ctx, object, ControllerField, ControllerUIDOf); err != nil {
+			return fmt.Errorf("indexing %T by %s: %w", object, ControllerField, err)
+		}
+	}
+	return nil
+}
+
+// ControllerUIDOf is what IndexByController indexes by.
+func ControllerUIDOf(obj client.Object) []string {
+	if ref := metav1.GetControllerOfNoCopy(obj); ref != nil {
+		return []string{string(ref.UID)}
+	}
+	return nil
+}

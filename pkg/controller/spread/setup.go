@@ -1,0 +1,109 @@
+package spread
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/berth-project/berth/pkg/autoscaler"
+	"github.com/berth-project/berth/pkg/controller/frame"
+	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/turns"
+)
+
+// Options of the controller.
+type Options struct {
+	// Clock is the real one if nil.
+	Clock clock.PassiveClock
+	// NodeAutoscaler knows whether there is a node autoscaler. Nil means that there is none.
+	NodeAutoscaler *autoscaler.Detector
+}
+
+// Setup adds the status controller of WorkloadSpreads to the manager, whose cache must have been made with frame.CacheOptions. The lineage must be of the
+// same manager. The context is used until Setup returns.
+func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Options) error {
+	if opts.Clock == nil {
+		opts.Clock = clock.RealClock{}
+	}
+	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	family := &family{owners}
+	reconciler := &reconciler{
+		client:   mgr.GetClient(),
+		live:     mgr.GetAPIReader(),
+		family:   family,
+		events:   mgr.GetEventRecorder("berth-controller"),
+		clock:    opts.Clock,
+		pace:     newPace(writeInterval),
+		changes:  &changes{},
+		measures: newMeasures(),
+
+		autoscaler: opts.NodeAutoscaler,
+	}
+	if err := metrics.Registry.Register(reconciler.measures); err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
+	}
+	c, err := controller.New("workloadspread", mgr, controller.Options{
+		Reconciler:              reconciler,
+		MaxConcurrentReconciles: turns.Workers,
+		NewQueue:                turns.NewQueue(turns.OfNamespace),
+	})
+	if err != nil {
+		return fmt.Errorf("making the controller: %w", err)
+	}
+	watch := func(w watch) error {
+		if err := c.Watch(source.Kind(mgr.GetCache(), w.object, delayed{w, reconciler.changes}, w.matters)); err != nil {
+			return fmt.Errorf("watching %T: %w", w.object, err)
+		}
+		return nil
+	}
+	// A replica that does not lead needs the watch when it starts to lead.
+	owners.OnStart(func(ctx context.Context, object *metav1.PartialObjectMetadata) error {
+		if err := frame.IndexByController(ctx, mgr.GetFieldIndexer(), object); err != nil {
+			return err
+		}
+		return watch(family.watchOf(object))
+	})
+	for _, w := range family.watches() {
+		if err := watch(w); err != nil {
+			return err
+		}
+	}
+	return c.Watch(source.Func(func(ctx context.Context, q queue) error {
+		opts.NodeAutoscaler.OnChange(func() {
+			for request := range family.spreads(ctx, nil) {
+				q.Add(request)
+			}
+		})
+		return nil
+	}))
+}
+
+// nodeField of a pod is the node it is bound to: an index of the cache.
+const nodeField = "spec.nodeName"
+
+func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+	if err := indexer.IndexField(ctx, &corev1.Pod{}, nodeField, nodeNameOf); err != nil {
+		return fmt.Errorf("indexing pods by %s: %w", nodeField, err)
+	}
+	return frame.IndexByController(ctx, indexer, &corev1.Pod{}, &appsv1.Deployment{}, &appsv1.ReplicaSet{}, &appsv1.StatefulSet{}, &batchv1.Job{})
+}
+
+func nodeNameOf(obj client.Object) []string {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok || pod.Spec.NodeName == "" {
+		return nil
+	}
+	return []string{pod.Spec.NodeName}
+}
