@@ -264,7 +264,7 @@ func (f *flags) createWorkloads(ctx context.Context, mgr ctrl.Manager) error {
 		}
 	}
 	if f.united {
-		return unitedcontroller.Setup(ctx, mgr, unitedcontroller.Options{Members: set})
+		return unitedcontroller.Setup(ctx, mgr, set)
 	}
 	return nil
 }
@@ -278,7 +278,7 @@ func (f *flags) answerAndReport(ctx context.Context, mgr ctrl.Manager) error {
 	if f.webhook.NodeAutoscaler, err = autoscaler.Setup(ctx, mgr, autoscaler.Setting(f.nodeAutoscaler)); err != nil {
 		return err
 	}
-	if err := spreadcontroller.Setup(ctx, mgr, owners, spreadcontroller.Options{NodeAutoscaler: f.webhook.NodeAutoscaler}); err != nil {
+	if err := spreadcontroller.Setup(ctx, mgr, owners, f.webhook.NodeAutoscaler); err != nil {
 		return err
 	}
 	if f.federation {
@@ -296,7 +296,7 @@ func (f *flags) answerAndReport(ctx context.Context, mgr ctrl.Manager) error {
 		})
 	}
 	if f.sidecars {
-		if err := sidecarcontroller.Setup(ctx, mgr, sidecarcontroller.Options{Namespace: f.leaderElectionNamespace}); err != nil {
+		if err := sidecarcontroller.Setup(ctx, mgr, f.leaderElectionNamespace); err != nil {
 			return err
 		}
 		more = append(more, func(register func(path string, hook http.Handler)) error {

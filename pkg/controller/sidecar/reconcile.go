@@ -45,8 +45,9 @@ const (
 	publishInterval = time.Second
 	// lookInterval is how often each set is looked at again.
 	lookInterval = time.Minute
-	// mostWrites bounds the writes of one round, after which the spec is read again.
-	mostWrites = 100
+	// mostWrites bounds the writes of one round, after which the spec is read again, and longestRound the time in which a write may begin: each ends before the deadline of the reconcile.
+	mostWrites   = 100
+	longestRound = 15 * time.Second
 )
 
 // reconciler updates the pods of SidecarSets, and writes their status.
@@ -58,6 +59,7 @@ type reconciler struct {
 	events    events.EventRecorder
 	clock     clock.PassiveClock
 	namespace string
+	measures  *frame.Measures[*v1beta1.SidecarSetStatus]
 
 	mu       sync.Mutex
 	memories map[string]*memory
@@ -149,7 +151,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		delete(r.memories, request.Name)
-		unmeasure(request.Name)
+		r.measures.Forget(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
 	if err != nil {
@@ -315,10 +317,10 @@ func expire(times map[types.UID]time.Time, now time.Time) {
 
 // act carries out what is next. It is true if there is more to do at once.
 func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *model.Policy, m *memory, all *found) (more bool, _ error) {
-	writes := 0
+	writes, begun := 0, r.clock.Now()
 	do := func(pods []model.Pod, reset bool, write func(context.Context, *model.Pod) (*corev1.Pod, error)) (done bool, _ error) {
 		for _, pod := range pods {
-			if writes == mostWrites {
+			if writes == mostWrites || r.clock.Since(begun) > longestRound {
 				return false, nil
 			}
 			writes++
@@ -350,7 +352,7 @@ func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *m
 				podWrites.WithLabelValues(refused).Inc()
 				all.pods[at].Held = true
 				m.held[pod.UID], m.refusal = now.Add(heldFor), fmt.Sprintf("pod %s/%s: %v", pod.Namespace, pod.Name, err)
-				r.events.Eventf(set, pod.Pod, corev1.EventTypeWarning, v1beta1.ReasonRefused, "UpdatePod", "%s", frame.AtMost(900, m.refusal))
+				frame.Warning(v1beta1.ReasonRefused, "UpdatePod", "%s", m.refusal).Send(r.events, set, pod.Pod)
 			default: // nobody knows whether it happens
 				podWrites.WithLabelValues(failed).Inc()
 				all.pods[at].Settled, m.doubts[pod.UID], m.unread[pod.UID] = false, now.Add(doubtFor), client.ObjectKeyFromObject(pod.Pod)
@@ -391,7 +393,7 @@ func (r *reconciler) publish(ctx context.Context, m *memory, set *v1beta1.Sideca
 	}
 	ready.ObservedGeneration, ready.LastTransitionTime = set.Generation, metav1.NewTime(r.clock.Now())
 	meta.SetStatusCondition(&status.Conditions, ready)
-	measure(set.Name, status)
+	r.measures.Take(client.ObjectKeyFromObject(set), status.DeepCopy())
 	if equality.Semantic.DeepEqual(status, &set.Status) {
 		return result, nil
 	}
@@ -400,12 +402,8 @@ func (r *reconciler) publish(ctx context.Context, m *memory, set *v1beta1.Sideca
 	}
 	set.Status = *status
 	m.published = r.clock.Now()
-	err := r.client.Status().Update(ctx, set, client.FieldOwner(v1beta1.FieldManager))
-	if apierrors.IsConflict(err) {
-		return reconcile.Result{RequeueAfter: staleInterval}, nil
-	}
-	if err != nil {
-		return result, fmt.Errorf("writing the status: %w", err)
+	if done, err := frame.WriteStatus(ctx, r.client, set, client.FieldOwner(v1beta1.FieldManager)); !done {
+		return reconcile.Result{RequeueAfter: staleInterval}, err
 	}
 	return result, nil
 }
@@ -435,7 +433,7 @@ func (f *found) count(status *v1beta1.SidecarSetStatus) {
 }
 
 func condition(is metav1.ConditionStatus, reason, message string) metav1.Condition {
-	return metav1.Condition{Type: v1beta1.ReadyCondition, Status: is, Reason: reason, Message: frame.AtMost(4096, message)}
+	return metav1.Condition{Type: v1beta1.ReadyCondition, Status: is, Reason: reason, Message: frame.Message(message)}
 }
 
 // condition says what the set waits for.

@@ -87,7 +87,7 @@ func newRollout(t *testing.T) *rollout {
 			}
 			return c.Patch(ctx, object, patch, opts...)
 		}}).Build()
-	r.reconciler = &reconciler{client: api, live: api, pods: r, events: events.NewFakeRecorder(10_000), clock: r.clock, namespace: "berth-system"}
+	r.reconciler = &reconciler{client: api, live: api, pods: r, events: events.NewFakeRecorder(10_000), clock: r.clock, namespace: "berth-system", measures: newMeasures()}
 	r.cache = r.stored()
 	return r
 }

@@ -4,49 +4,28 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	model "github.com/berth-project/berth/pkg/sidecar"
 )
 
-const (
-	// concurrentReconciles is how many SidecarSets are reconciled at the same time.
-	concurrentReconciles = 4
-	// After an error a SidecarSet is tried again with exponential backoff from firstRetry up to lastRetry.
-	firstRetry = 200 * time.Millisecond
-	lastRetry  = time.Minute
-)
-
-// Options of the controller.
-type Options struct {
-	// Namespace of the ControllerRevisions.
-	Namespace string
-	// Clock is the real one if nil.
-	Clock clock.PassiveClock
-}
-
-// Setup adds the controller of SidecarSets to the manager. It has a cache of its own for pods, because it needs more of them than others.
-func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
-	if opts.Clock == nil {
-		opts.Clock = clock.RealClock{}
-	}
+// Setup adds the controller of SidecarSets to the manager. It has a cache of its own for pods, because it needs more of them than others. The ControllerRevisions are in a namespace.
+func Setup(ctx context.Context, mgr ctrl.Manager, revisions string) error {
 	pods, err := cache.New(mgr.GetConfig(), cache.Options{
 		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
 		ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: keepOfPod, UnsafeDisableDeepCopy: ptr.To(true)}},
@@ -58,15 +37,11 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 		return fmt.Errorf("adding the cache of pods: %w", err)
 	}
 	r := &reconciler{
-		client: mgr.GetClient(), pods: pods, live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("berth-controller"), clock: opts.Clock, namespace: opts.Namespace,
+		client: mgr.GetClient(), pods: pods, live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("berth-controller"), clock: clock.RealClock{}, namespace: revisions, measures: newMeasures(),
 	}
-	c, err := controller.New("sidecarset", mgr, controller.Options{
-		Reconciler:              r,
-		MaxConcurrentReconciles: concurrentReconciles,
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
-	})
+	c, err := frame.New("sidecarset", mgr, r, r.measures)
 	if err != nil {
-		return fmt.Errorf("making the controller: %w", err)
+		return err
 	}
 	if err := c.Watch(source.Kind(mgr.GetCache(), &v1beta1.SidecarSet{}, &handler.TypedEnqueueRequestForObject[*v1beta1.SidecarSet]{})); err != nil {
 		return fmt.Errorf("watching SidecarSets: %w", err)

@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -19,32 +17,14 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// condition is a condition without its times.
-type condition struct {
-	status  metav1.ConditionStatus
-	reason  v1beta1.Reason
-	message string
-}
+// condition is a condition of a spread, or of a subset.
+type condition = frame.Condition[v1beta1.Reason]
 
-const (
-	// labelForReaders is the label by which a ClusterRole is aggregated into the roles of Berth's service accounts.
-	labelForReaders = `rbac.berth.dev/aggregate-to-workload-reader: "true"`
-)
-
-// set puts the condition into a list. It keeps the time of the last transition if the status does not change.
-func (c condition) set(conditions *[]metav1.Condition, conditionType string, generation int64, now metav1.Time) {
-	meta.SetStatusCondition(conditions, metav1.Condition{
-		Type:               conditionType,
-		Status:             c.status,
-		Reason:             string(c.reason),
-		Message:            frame.AtMost(frame.LongestMessage, c.message),
-		ObservedGeneration: generation,
-		LastTransitionTime: now,
-	})
-}
+// labelForReaders is the label by which a ClusterRole is aggregated into the roles of Berth's service accounts.
+const labelForReaders = `rbac.berth.dev/aggregate-to-workload-reader: "true"`
 
 func notReady(reason v1beta1.Reason, format string, args ...any) condition {
-	return condition{metav1.ConditionFalse, reason, fmt.Sprintf(format, args...)}
+	return frame.False(v1beta1.ConditionReady, reason, format, args...)
 }
 
 // workloadName is a workload as messages name it: "Deployment default/web".
@@ -53,7 +33,7 @@ func workloadName(spread *v1beta1.WorkloadSpread) string {
 }
 
 func spreadReady(spread *v1beta1.WorkloadSpread) condition {
-	return condition{metav1.ConditionTrue, v1beta1.ReasonSpreadReady, "the pods of " + workloadName(spread) + " are divided over the subsets"}
+	return frame.True(v1beta1.ConditionReady, v1beta1.ReasonSpreadReady, "the pods of %s are divided over the subsets", workloadName(spread))
 }
 
 func invalidSpread(errs field.ErrorList) condition {
@@ -118,7 +98,7 @@ func noReplicasAtPaths(spread *v1beta1.WorkloadSpread, err error) condition {
 func kindListUnreadable(f *facts) condition {
 	said := f.kindList.Error() + "; correct the list, which counts as empty until then"
 	if f.workload.problem != nil {
-		said += ": " + f.workload.problem.condition.message
+		said += ": " + f.workload.problem.condition.Message
 	}
 	return notReady(v1beta1.ReasonKindListUnreadable, "%s", said)
 }
@@ -158,15 +138,15 @@ func podsNotAdmitted(foreign map[string]int32) condition {
 		said = append(said, fmt.Sprintf("pods that name a scheduler which does not divide them: %s; they count where they are; "+
 			"to have them divided, take schedulerName out of the template, or run Berth's plugins in that scheduler", strings.Join(others, ", ")))
 	}
-	return condition{metav1.ConditionFalse, reason, strings.Join(said, "; ")}
+	return frame.False(v1beta1.ConditionAdmitted, reason, "%s", strings.Join(said, "; "))
 }
 
 func podsAdmitted() condition {
-	return condition{metav1.ConditionTrue, v1beta1.ReasonPodsAdmitted, "Berth has divided all pods that have a node"}
+	return frame.True(v1beta1.ConditionAdmitted, v1beta1.ReasonPodsAdmitted, "Berth has divided all pods that have a node")
 }
 
 func schedulable() condition {
-	return condition{metav1.ConditionTrue, v1beta1.ReasonSufficient, "no pod waits for a node of the subset"}
+	return frame.True(v1beta1.ConditionSchedulable, v1beta1.ReasonSufficient, "no pod waits for a node of the subset")
 }
 
 func unschedulable(pods int32, policy *subset.Policy) condition {
@@ -174,5 +154,5 @@ func unschedulable(pods int32, policy *subset.Policy) condition {
 	if policy.BindsEarly() { // the webhook may not have answered
 		why = "admission picked this subset for them, or it is the first with quota left"
 	}
-	return condition{metav1.ConditionFalse, v1beta1.ReasonPodUnschedulable, fmt.Sprintf("pods that find no node: %d; %s", pods, why)}
+	return frame.False(v1beta1.ConditionSchedulable, v1beta1.ReasonPodUnschedulable, "pods that find no node: %d; %s", pods, why)
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/berth-project/berth/pkg/autoscaler"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
@@ -71,12 +72,12 @@ func describe(spread *v1beta1.WorkloadSpread, f *facts) v1beta1.WorkloadSpreadSt
 	if f.policy != nil {
 		status.Binding = f.policy.EffectiveBinding(f.autoscaler != "")
 	}
-	readiness(spread, f).set(&status.Conditions, v1beta1.ConditionReady, spread.Generation, f.now)
+	readiness(spread, f).Set(&status.Conditions, spread.Generation, f.now)
 	if f.policy == nil || f.older != "" || f.podsUnknown {
 		return status // it divides no pods, or their number is not known
 	}
 	if admitted, told := admission(spread, f); told {
-		admitted.set(&status.Conditions, v1beta1.ConditionAdmitted, spread.Generation, f.now)
+		admitted.Set(&status.Conditions, spread.Generation, f.now)
 	}
 	plan, tally := f.roster.Plan(), f.roster.Tally()
 	held, waiting, pending := tally, waitingFor(f, plan, tally), f.pending
@@ -251,9 +252,9 @@ func schedulableAsKruise(status *v1beta1.SubsetStatus, f *facts, late int32, gen
 	case late > 0:
 		verdict = unschedulable(late, f.policy)
 	case before != nil && before.Status == metav1.ConditionFalse && f.now.Time.Before(before.LastTransitionTime.Add(f.policy.Adaptive.Skip)):
-		verdict = condition{before.Status, v1beta1.Reason(before.Reason), before.Message}
+		verdict = frame.False(before.Type, v1beta1.Reason(before.Reason), "%s", before.Message)
 	}
-	verdict.set(&status.Conditions, v1beta1.ConditionSchedulable, generation, f.now)
+	verdict.Set(&status.Conditions, generation, f.now)
 }
 
 // turnsAt is when a status changes without any event: a pod becomes overdue, or a subset opens. Zero if it does not.
@@ -337,7 +338,7 @@ func subsetStatuses(spread *v1beta1.WorkloadSpread, f *facts, plan *subset.Plan,
 		if pods := waiting.At(i); pods > 0 {
 			verdict = unschedulable(pods, f.policy)
 		}
-		verdict.set(&statuses[i].Conditions, v1beta1.ConditionSchedulable, spread.Generation, f.now)
+		verdict.Set(&statuses[i].Conditions, spread.Generation, f.now)
 	}
 	return statuses
 }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/autoscaler"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -330,7 +331,7 @@ func TestDescribeReady(t *testing.T) {
 		},
 		"a workload that may not be read leaves its pods unknown": {
 			spec: threeThenAny, facts: func(f *facts) {
-				f.workload = workloadFacts{problem: &problem{condition: condition{metav1.ConditionFalse, v1beta1.ReasonTargetUnreadable, "forbidden"}}}
+				f.workload = workloadFacts{problem: &problem{condition: frame.False(v1beta1.ConditionReady, v1beta1.ReasonTargetUnreadable, "forbidden")}}
 				f.podsUnknown = true
 			},
 			wantStatus: metav1.ConditionFalse, wantReason: v1beta1.ReasonTargetUnreadable, wantMessage: []string{"forbidden"},

@@ -55,7 +55,7 @@ func (r *reconciler) gather(ctx context.Context, spread *v1beta1.WorkloadSpread)
 	}
 	if problem != nil {
 		f.workload.problem = problem
-		f.podsUnknown = problem.condition.reason != v1beta1.ReasonTargetNotFound
+		f.podsUnknown = problem.condition.Reason != v1beta1.ReasonTargetNotFound
 		return f, nil
 	}
 	f.workload.selector, f.workload.maxUnavailable = workload.Selector(object), workload.MaxUnavailable(object)
@@ -141,7 +141,7 @@ func (r *reconciler) accountOf(ctx context.Context, spread *v1beta1.WorkloadSpre
 		counted.take(pod, node)
 	}
 	if !reopen && !known.agrees(counted) && !r.changes.any(key) {
-		r.measures.corrected()
+		r.corrections.Inc()
 		klog.FromContext(ctx).Info("A recount came to other numbers than the account, and takes its place", "spread", klog.KObj(spread))
 	}
 	counted.recount = r.clock.Now().Add(wait.Jitter(recountInterval, 0.5))

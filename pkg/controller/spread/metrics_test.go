@@ -46,7 +46,7 @@ func TestMetricsSayWhatTheStatusSays(t *testing.T) {
 func TestTheNumberOfTimeSeriesIsBounded(t *testing.T) {
 	m := newMeasures()
 	for i := range mostMeasured + 100 {
-		m.take(types.NamespacedName{Namespace: "ns", Name: fmt.Sprint(i)}, v1beta1.WorkloadSpreadStatus{SubsetStatuses: []v1beta1.SubsetStatus{{Name: "a"}}}, &facts{})
+		m.Take(types.NamespacedName{Namespace: "ns", Name: fmt.Sprint(i)}, measure{status: v1beta1.WorkloadSpreadStatus{SubsetStatuses: []v1beta1.SubsetStatus{{Name: "a"}}}})
 	}
 	if n := testutil.CollectAndCount(m, "berth_workloadspread_pods"); n != mostMeasured {
 		t.Errorf("%d series, want %d", n, mostMeasured)

@@ -169,7 +169,7 @@ func (r *reconciler) writePods(ctx context.Context, spread *v1beta1.WorkloadSpre
 	retry := refused.end(f.now.Time)
 	if len(refused.pods) > before {
 		klog.FromContext(ctx).Error(refused.latest, "Pods could not be written, this one among them", "spread", klog.KObj(spread), "pods", len(refused.pods), "retryAfter", retry)
-		podsNotWritten(len(refused.pods), refused.latest).send(r.events, spread, nil)
+		podsNotWritten(len(refused.pods), refused.latest).Send(r.events, spread, nil)
 	}
 	return retry
 }
@@ -201,8 +201,8 @@ func (r *reconciler) replacePod(ctx context.Context, spread *v1beta1.WorkloadSpr
 		return fmt.Errorf("replacing pod %s: %w", pod.Name, err)
 	}
 	why := admittedSubsetFull(now, pod.Admitted.Subset)
-	why.send(r.events, spread, now)
-	why.send(r.events, now, spread)
+	why.Send(r.events, spread, now)
+	why.Send(r.events, now, spread)
 	klog.FromContext(ctx).V(2).Info("Replaced a pod that was pending for a full subset", "pod", klog.KObj(now), "subset", pod.Admitted.Subset)
 	return nil
 }

@@ -3,12 +3,11 @@ package spread
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -16,13 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-project/berth/pkg/autoscaler"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/writers"
 )
-
-// writeInterval is the shortest time between two writes of a spread's status, for bursts longer than the batch window.
-const writeInterval = time.Second
 
 // reconciler writes the status of spreads, and what their pods should carry, one spread at a time per worker.
 type reconciler struct {
@@ -35,12 +32,13 @@ type reconciler struct {
 	autoscaler *autoscaler.Detector
 	events     events.EventRecorder
 	clock      clock.PassiveClock
-	pace       *pace
+	pace       frame.Pace
 	// accounts of the pods, and the changes since they were updated.
 	accounts accounts
 	changes  *changes
-	// measures are the numbers for the metrics.
-	measures *measures
+	// measures are the numbers for the metrics. corrections counts the recounts that differ.
+	measures    *frame.Measures[measure]
+	corrections prometheus.Counter
 }
 
 var _ reconcile.Reconciler = &reconciler{}
@@ -64,15 +62,15 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	spread := &v1beta1.WorkloadSpread{}
 	if err := r.client.Get(ctx, request.NamespacedName, spread); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.pace.forget(request.NamespacedName)
-			r.measures.forget(request.NamespacedName)
+			r.pace.Forget(request.NamespacedName)
+			r.measures.Forget(request.NamespacedName)
 			r.accounts.close(request.NamespacedName)
 			r.changes.take(request.NamespacedName)
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, fmt.Errorf("reading the spread: %w", err)
 	}
-	if wait := r.pace.wait(request.NamespacedName, r.clock.Now()); wait > 0 {
+	if wait := r.pace.Wait(request.NamespacedName, r.clock.Now()); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	facts, err := r.gather(ctx, spread)
@@ -81,8 +79,9 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	retry := r.writePods(ctx, spread, facts)
 	status := describe(spread, facts)
-	if r.measures.take(request.NamespacedName, status, facts) {
-		nodesOverfull(facts.overfull).send(r.events, spread, nil)
+	now := measureOf(status, facts)
+	if before, taken := r.measures.Take(request.NamespacedName, now); taken && now.overfull > before.overfull {
+		nodesOverfull(facts.overfull).Send(r.events, spread, nil)
 	}
 	result, err := r.publish(ctx, spread, status, facts)
 	if err != nil {
@@ -97,7 +96,7 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 		sooner(retry)
 	}
 	if at := turnsAt(&status, facts); !at.IsZero() {
-		sooner(max(at.Sub(facts.now.Time), batchWindow))
+		sooner(max(at.Sub(facts.now.Time), frame.BatchWindow))
 	}
 	return result, nil
 }
@@ -110,7 +109,7 @@ func (r *reconciler) publish(ctx context.Context, spread *v1beta1.WorkloadSpread
 	case f.workload.problem != nil && f.workload.problem.silent:
 		done.RequeueAfter = lineage.RetryInterval
 	case f.account != nil && !f.recount.IsZero():
-		done.RequeueAfter = max(f.recount.Sub(f.now.Time), batchWindow)
+		done.RequeueAfter = max(f.recount.Sub(f.now.Time), frame.BatchWindow)
 	}
 	if equality.Semantic.DeepEqual(spread.Status, status) {
 		return done, nil
@@ -118,16 +117,10 @@ func (r *reconciler) publish(ctx context.Context, spread *v1beta1.WorkloadSpread
 	writers.Tell(r.events, spread, string(v1beta1.ReasonTwoControllers))
 	written := spread.DeepCopy()
 	written.Status = *status.DeepCopy()
-	written.ManagedFields = nil // the cache keeps only parts of them
-	switch err := r.client.Status().Update(ctx, written); {
-	case apierrors.IsConflict(err):
-		return reconcile.Result{RequeueAfter: batchWindow}, nil
-	case apierrors.IsNotFound(err):
-		return reconcile.Result{}, nil // deleted meanwhile
-	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("writing the status: %w", err)
+	if done, err := frame.WriteStatus(ctx, r.client, written); !done {
+		return reconcile.Result{RequeueAfter: frame.BatchWindow}, err
 	}
-	r.pace.wrote(client.ObjectKeyFromObject(spread), r.clock.Now())
+	r.pace.Wrote(client.ObjectKeyFromObject(spread), r.clock.Now())
 	if err := writers.Track(ctx, r.client, written, v1beta1.Kind); err != nil {
 		klog.FromContext(ctx).Error(err, "Another controller would not be noticed", "spread", klog.KObj(spread))
 	}
@@ -142,42 +135,7 @@ func (r *reconciler) publish(ctx context.Context, spread *v1beta1.WorkloadSpread
 		news = append(news, recoveries(written, &spread.Status)...)
 	}
 	for _, n := range news {
-		n.send(r.events, written, nil)
+		n.Send(r.events, written, nil)
 	}
 	return done, nil
-}
-
-// pace limits how often each spread is written.
-type pace struct {
-	interval time.Duration
-
-	mu   sync.Mutex
-	last map[types.NamespacedName]time.Time
-}
-
-func newPace(interval time.Duration) *pace {
-	return &pace{interval: interval, last: map[types.NamespacedName]time.Time{}}
-}
-
-// wait is how long the next write must wait. 0 or less means that it need not.
-func (p *pace) wait(spread types.NamespacedName, now time.Time) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	last, found := p.last[spread]
-	if !found {
-		return 0
-	}
-	return last.Add(p.interval).Sub(now)
-}
-
-func (p *pace) wrote(spread types.NamespacedName, now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.last[spread] = now
-}
-
-func (p *pace) forget(spread types.NamespacedName) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.last, spread)
 }

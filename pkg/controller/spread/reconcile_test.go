@@ -96,7 +96,7 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	owners := lineage.Over(c, lineage.NewKinds(c.RESTMapper(), c, f.clock), clock.RealClock{})
 	f.reconciler = &reconciler{
 		client: c, live: c, family: &family{owners},
-		events: f.events, clock: f.clock, pace: newPace(writeInterval), changes: &changes{}, measures: newMeasures(),
+		events: f.events, clock: f.clock, pace: frame.Pace{Interval: writeInterval}, changes: &changes{}, measures: newMeasures(), corrections: newCorrections(),
 	}
 	return f
 }
@@ -170,7 +170,7 @@ func (f *fixture) tell(t *testing.T, before, after client.Object) {
 			_, metadata := w.object.(*metav1.PartialObjectMetadata)
 			return node && metadata || reflect.TypeOf(object) == reflect.TypeOf(w.object)
 		}
-		handler := delayed{w, f.changes}
+		handler := frame.Delayed(w.affectedBy(f.changes))
 		switch {
 		case before == nil && is(after):
 			handler.Create(t.Context(), event.CreateEvent{Object: after}, requests)
@@ -427,7 +427,7 @@ func TestReconcileWrites(t *testing.T) {
 		f := newFixture(t, makeSpread(t, threeThenAny), deployment(1))
 		f.refuse = apierrors.NewConflict(resource, "web", errors.New("changed"))
 		result, err := f.reconcileWeb(t)
-		if err != nil || result.RequeueAfter != batchWindow {
+		if err != nil || result.RequeueAfter != frame.BatchWindow {
 			t.Errorf("got %+v, %v", result, err)
 		}
 		if all := f.reported(); len(all) > 0 {
@@ -443,14 +443,14 @@ func TestReconcileWrites(t *testing.T) {
 			t.Fatal(err)
 		}
 		result, err := f.publish(t.Context(), stale, describe(stale, facts), facts)
-		if err != nil || result.RequeueAfter != batchWindow || f.status(t).Summary != "" {
+		if err != nil || result.RequeueAfter != frame.BatchWindow || f.status(t).Summary != "" {
 			t.Errorf("got %+v, %v and wrote %q", result, err, f.status(t).Summary)
 		}
 	})
 	t.Run("a spread that was deleted meanwhile is no error", func(t *testing.T) {
 		f := newFixture(t, makeSpread(t, threeThenAny), deployment(1))
 		f.refuse = apierrors.NewNotFound(resource, "web")
-		if result, err := f.reconcileWeb(t); err != nil || !result.IsZero() {
+		if result, err := f.reconcileWeb(t); err != nil || result.RequeueAfter != frame.BatchWindow {
 			t.Errorf("got %+v, %v", result, err)
 		}
 	})

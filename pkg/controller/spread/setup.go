@@ -3,6 +3,7 @@ package spread
 import (
 	"context"
 	"fmt"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -11,59 +12,33 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/berth-project/berth/pkg/autoscaler"
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/lineage"
-	"github.com/berth-project/berth/pkg/turns"
 )
 
-// Options of the controller.
-type Options struct {
-	// Clock is the real one if nil.
-	Clock clock.PassiveClock
-	// NodeAutoscaler knows whether there is a node autoscaler. Nil means that there is none.
-	NodeAutoscaler *autoscaler.Detector
-}
+// writeInterval is the shortest time between two writes of a spread's status, for bursts longer than the batch window.
+const writeInterval = time.Second
 
 // Setup adds the status controller of WorkloadSpreads to the manager, whose cache must have been made with frame.CacheOptions. The lineage must be of the
-// same manager. The context is used until Setup returns.
-func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts Options) error {
-	if opts.Clock == nil {
-		opts.Clock = clock.RealClock{}
-	}
+// same manager. nodes knows whether there is a node autoscaler; nil means that there is none. The context is used until Setup returns.
+func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, nodes *autoscaler.Detector) error {
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
 	family := &family{owners}
-	reconciler := &reconciler{
-		client:   mgr.GetClient(),
-		live:     mgr.GetAPIReader(),
-		family:   family,
-		events:   mgr.GetEventRecorder("berth-controller"),
-		clock:    opts.Clock,
-		pace:     newPace(writeInterval),
-		changes:  &changes{},
-		measures: newMeasures(),
-
-		autoscaler: opts.NodeAutoscaler,
+	r := &reconciler{
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), family: family, autoscaler: nodes, events: mgr.GetEventRecorder("berth-controller"), clock: clock.RealClock{},
+		pace: frame.Pace{Interval: writeInterval}, changes: &changes{}, measures: newMeasures(), corrections: newCorrections(),
 	}
-	if err := metrics.Registry.Register(reconciler.measures); err != nil {
-		return fmt.Errorf("registering metrics: %w", err)
-	}
-	c, err := controller.New("workloadspread", mgr, controller.Options{
-		Reconciler:              reconciler,
-		MaxConcurrentReconciles: turns.Workers,
-		NewQueue:                turns.NewQueue(turns.OfNamespace),
-	})
+	c, err := frame.New("workloadspread", mgr, r, r.measures, r.corrections)
 	if err != nil {
-		return fmt.Errorf("making the controller: %w", err)
+		return err
 	}
 	watch := func(w watch) error {
-		if err := c.Watch(source.Kind(mgr.GetCache(), w.object, delayed{w, reconciler.changes}, w.matters)); err != nil {
+		if err := c.Watch(source.Kind(mgr.GetCache(), w.object, frame.Delayed(w.affectedBy(r.changes)), w.matters)); err != nil {
 			return fmt.Errorf("watching %T: %w", w.object, err)
 		}
 		return nil
@@ -80,8 +55,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 			return err
 		}
 	}
-	return c.Watch(source.Func(func(ctx context.Context, q queue) error {
-		opts.NodeAutoscaler.OnChange(func() {
+	return c.Watch(source.Func(func(ctx context.Context, q frame.Queue) error {
+		nodes.OnChange(func() {
 			for request := range family.spreads(ctx, nil) {
 				q.Add(request)
 			}

@@ -3,7 +3,6 @@ package spread
 import (
 	"context"
 	"reflect"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -13,11 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -31,9 +28,6 @@ import (
 // status wrong.
 type affectedSpreads func(context.Context, client.Object) sets.Set[reconcile.Request]
 
-// batchWindow is how long changes of a spread are collected before it is reconciled, so that a burst of changes is one reconcile.
-const batchWindow = 200 * time.Millisecond
-
 // watch says how the controller watches a kind.
 type watch struct {
 	object   client.Object
@@ -41,7 +35,7 @@ type watch struct {
 	matters  predicate.Predicate
 	// restructures is true for an update after which pods may belong to other spreads or subsets. The creation or deletion of an object always counts
 	// as one. Nil for pods: a pod's events are only about itself.
-	restructures func(before, after client.Object) bool
+	restructures func(client.Object, client.Object) bool
 }
 
 // watches are the watches from the start.
@@ -68,49 +62,23 @@ func (f *family) watchOf(object *metav1.PartialObjectMetadata) watch {
 	return watch{object, f.ofWorkload(object.GroupVersionKind().GroupKind()), predicate.Funcs{}, hasOtherOwner}
 }
 
-// delayed queues the affected spreads at the end of the batch window that the first event opens. It records what has changed for them.
-type delayed struct {
-	watch
-	changes *changes
-}
-
-var _ handler.EventHandler = delayed{}
-
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-
-func (d delayed) Create(ctx context.Context, e event.CreateEvent, q queue) {
-	d.add(ctx, e.Object, true, q)
-}
-func (d delayed) Delete(ctx context.Context, e event.DeleteEvent, q queue) {
-	d.add(ctx, e.Object, true, q)
-}
-func (d delayed) Generic(ctx context.Context, e event.GenericEvent, q queue) {
-	d.add(ctx, e.Object, true, q)
-}
-
-func (d delayed) Update(ctx context.Context, e event.UpdateEvent, q queue) {
-	structure := d.restructures != nil && d.restructures(e.ObjectOld, e.ObjectNew)
-	d.add(ctx, e.ObjectNew, structure, q)
-	if hasOtherOwner(e.ObjectOld, e.ObjectNew) {
-		d.add(ctx, e.ObjectOld, structure, q)
+// affectedBy are the spreads that an event affects. It records what has changed for them.
+func (w watch) affectedBy(changes *changes) func(ctx context.Context, object, other client.Object) sets.Set[reconcile.Request] {
+	return func(ctx context.Context, object, other client.Object) sets.Set[reconcile.Request] {
+		affected := w.affected(ctx, object)
+		for request := range affected {
+			if w.restructures == nil {
+				changes.ofPod(request.NamespacedName, object.GetName())
+			} else if other == nil || w.restructures(object, other) {
+				changes.ofEverything(request.NamespacedName)
+			}
+		}
+		return affected
 	}
 }
 
 func hasOtherOwner(before, after client.Object) bool {
 	return before.GetUID() != after.GetUID() || workload.ControllerUID(before) != workload.ControllerUID(after)
-}
-
-// add relies on the queue keeping the earlier of two times for a request that it has already. Otherwise a steady stream of events would delay the
-// reconcile for ever.
-func (d delayed) add(ctx context.Context, object client.Object, structure bool, q queue) {
-	for request := range d.affected(ctx, object) {
-		if d.restructures == nil {
-			d.changes.ofPod(request.NamespacedName, object.GetName())
-		} else if structure {
-			d.changes.ofEverything(request.NamespacedName)
-		}
-		q.AddAfter(request, batchWindow)
-	}
 }
 
 // ofPod are the spreads of the workloads above the pod.

@@ -394,7 +394,7 @@ func (r *reconciler) create(ctx context.Context, ud *v1beta1.UnitedDeployment, s
 	r.measures.wrote(creating, err)
 	if err == nil {
 		m.remember(childKey{s.Cluster, object.GetUID()}, applied{s.hash, object.GetGeneration()})
-		childCreated(s).send(r.events, ud)
+		childCreated(s).Send(r.events, ud, nil)
 		klog.FromContext(ctx).V(2).Info("Created a child", "uniteddeployment", klog.KObj(ud), "child", s.object.GetName(), "replicas", s.Replicas)
 	}
 	return err
@@ -441,7 +441,7 @@ func (r *reconciler) apply(ctx context.Context, ud *v1beta1.UnitedDeployment, s 
 	}
 	m.remember(childKey{s.Cluster, object.GetUID()}, applied{s.hash, object.GetGeneration()})
 	for _, n := range childApplied(s) {
-		n.send(r.events, ud)
+		n.Send(r.events, ud, nil)
 	}
 	if object.GetGeneration() != before.GetGeneration() {
 		klog.FromContext(ctx).V(2).Info("Wrote a child", "uniteddeployment", klog.KObj(ud), "child", object.GetName(), "replicas", s.Replicas, "revision", s.Revision)
@@ -468,7 +468,7 @@ func (r *reconciler) scale(ctx context.Context, ud *v1beta1.UnitedDeployment, s 
 	err = s.in.client.Patch(ctx, before.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1beta1.FieldManager))
 	r.measures.wrote(scaling, err)
 	if err == nil && s.Replicas != s.child.Replicas {
-		childScaled(s).send(r.events, ud)
+		childScaled(s).Send(r.events, ud, nil)
 		klog.FromContext(ctx).V(2).Info("Scaled a child", "uniteddeployment", klog.KObj(ud), "child", before.GetName(), "replicas", s.Replicas)
 	}
 	return err
@@ -481,7 +481,7 @@ func (r *reconciler) delete(ctx context.Context, ud *v1beta1.UnitedDeployment, s
 	err := s.in.client.Delete(ctx, object, client.Preconditions{UID: &uid, ResourceVersion: &version}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 	r.measures.wrote(deleting, err)
 	if err == nil {
-		childDeleted(s).send(r.events, ud)
+		childDeleted(s).Send(r.events, ud, nil)
 		klog.FromContext(ctx).V(2).Info("Deleted a child", "uniteddeployment", klog.KObj(ud), "child", object.GetName())
 	}
 	return err

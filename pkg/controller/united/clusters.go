@@ -2,8 +2,6 @@ package united
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -11,7 +9,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -225,22 +222,8 @@ func (r *reconciler) isCleared(ctx context.Context, v *view) bool {
 }
 
 func (r *reconciler) setFinalizer(ctx context.Context, ud *v1beta1.UnitedDeployment, wanted bool) error {
-	finalizers := slices.DeleteFunc(slices.Clone(ud.Finalizers), func(f string) bool { return f == v1beta1.MembersFinalizer })
-	if wanted {
-		finalizers = append(finalizers, v1beta1.MembersFinalizer)
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": ud.UID, "resourceVersion": ud.ResourceVersion, "finalizers": finalizers}})
-	if err != nil {
-		return err
-	}
-	err = r.client.Patch(ctx, ud.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1beta1.FieldManager))
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // an event follows
-	}
-	if err != nil {
-		return fmt.Errorf("writing the finalizer: %w", err)
-	}
-	return nil
+	_, err := frame.SetFinalizer(ctx, r.client, ud, v1beta1.MembersFinalizer, wanted, v1beta1.FieldManager)
+	return err
 }
 
 // cascade deletes the children in other clusters of a UnitedDeployment that is being deleted. The garbage collector takes care of those in its own cluster, as it was asked.

@@ -15,9 +15,6 @@ import (
 	model "github.com/berth-project/berth/pkg/united"
 )
 
-// maxMessage is the longest message of a condition, in bytes.
-const maxMessage = 4096
-
 // status is the new status, as far as nothing has failed. If the spec is not valid, the previous numbers stay.
 func (v *view) status(now time.Time) v1beta1.UnitedDeploymentStatus {
 	var status v1beta1.UnitedDeploymentStatus
@@ -65,7 +62,7 @@ func keepFailure(status, before *v1beta1.UnitedDeploymentStatus) {
 
 // setCondition puts a condition into the status. It keeps the time of the last transition if the condition had the same status before.
 func setCondition(status, before *v1beta1.UnitedDeploymentStatus, of v1beta1.ConditionType, is corev1.ConditionStatus, reason v1beta1.Reason, message string, now time.Time) {
-	condition := model.Condition(before.Conditions, of, is, reason, frame.AtMost(maxMessage, message), now)
+	condition := model.Condition(before.Conditions, of, is, reason, frame.Message(message), now)
 	if c := conditionOf(status, of); c != nil {
 		*c = condition
 		return

@@ -1,12 +1,12 @@
 package united
 
 import (
-	"sync"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 )
 
@@ -24,9 +24,6 @@ var (
 		"1 if the spec is valid, all replicas have a subset, and every child is as wanted, and 0 if not.", []string{"namespace", "uniteddeployment"}, nil)
 	allDesc = prometheus.NewDesc("berth_uniteddeployments",
 		"Number of UnitedDeployments. Only the first thousand have metrics of their own.", nil, nil)
-	writesDesc = prometheus.NewDesc("berth_uniteddeployment_writes_total",
-		"Writes to children of UnitedDeployments and their pods, by operation (create, apply, scale, delete, adopt, label) and outcome: written, stale (changed since it was read, and tried again), refused (by the API server), failed.",
-		[]string{"operation", "outcome"}, nil)
 )
 
 // operation is what is written.
@@ -44,42 +41,33 @@ const (
 // mostMeasured bounds the UnitedDeployments with their own metrics, and so the number of time series.
 const mostMeasured = 1000
 
-// measures are the numbers of every UnitedDeployment. They are safe for concurrent use.
+// measures are the numbers of every UnitedDeployment.
 type measures struct {
-	mu       sync.Mutex
-	measured map[types.NamespacedName]*v1beta1.UnitedDeploymentStatus
-	// others are the UnitedDeployments above the bound.
-	others map[types.NamespacedName]bool
-	writes map[write]int
+	*frame.Measures[*v1beta1.UnitedDeploymentStatus]
+	writes *prometheus.CounterVec
 }
-
-type write struct {
-	operation operation
-	outcome   string
-}
-
-var _ prometheus.Collector = &measures{}
 
 func newMeasures() *measures {
-	return &measures{measured: map[types.NamespacedName]*v1beta1.UnitedDeploymentStatus{}, others: map[types.NamespacedName]bool{}, writes: map[write]int{}}
-}
-
-func (m *measures) take(ud types.NamespacedName, status *v1beta1.UnitedDeploymentStatus) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, known := m.measured[ud]; !known && len(m.measured) >= mostMeasured {
-		m.others[ud] = true
-		return
-	}
-	delete(m.others, ud)
-	m.measured[ud] = status.DeepCopy()
-}
-
-func (m *measures) forget(ud types.NamespacedName) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.measured, ud)
-	delete(m.others, ud)
+	writes := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "berth_uniteddeployment_writes_total",
+		Help: "Writes to children of UnitedDeployments and their pods, by operation (create, apply, scale, delete, adopt, label) and outcome: written, stale (changed since it was read, and tried again), refused (by the API server), failed.",
+	}, []string{"operation", "outcome"})
+	return &measures{writes: writes, Measures: frame.NewMeasures(frame.Series[*v1beta1.UnitedDeploymentStatus]{
+		Count: allDesc, Own: []*prometheus.Desc{replicasDesc, readyReplicasDesc, reservedDesc, schedulableDesc, readyDesc}, Most: mostMeasured, Others: []prometheus.Collector{writes},
+		Send: func(status *v1beta1.UnitedDeploymentStatus, gauge func(*prometheus.Desc, float64, ...string)) {
+			for i := range status.SubsetStatuses {
+				in := &status.SubsetStatuses[i]
+				gauge(replicasDesc, float64(in.Replicas), in.Name)
+				gauge(readyReplicasDesc, float64(in.ReadyReplicas), in.Name)
+				gauge(reservedDesc, float64(in.ReservedPods), in.Name)
+				gauge(schedulableDesc, frame.OneIf(!slices.ContainsFunc(in.Conditions, func(c v1beta1.Condition) bool {
+					return c.Type == v1beta1.SubsetSchedulable && c.Status == corev1.ConditionFalse
+				})), in.Name)
+			}
+			ready := conditionOf(status, v1beta1.ReadyCondition)
+			gauge(readyDesc, frame.OneIf(ready != nil && ready.Status == corev1.ConditionTrue))
+		},
+	})}
 }
 
 // wrote counts a write.
@@ -93,47 +81,5 @@ func (m *measures) wrote(o operation, err error) {
 	case isRefused(err):
 		outcome = "refused"
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.writes[write{o, outcome}]++
-}
-
-// Describe implements prometheus.Collector.
-func (m *measures) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{replicasDesc, readyReplicasDesc, reservedDesc, schedulableDesc, readyDesc, allDesc, writesDesc} {
-		ch <- desc
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *measures) Collect(ch chan<- prometheus.Metric) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
-	}
-	for ud, status := range m.measured {
-		for i := range status.SubsetStatuses {
-			in := &status.SubsetStatuses[i]
-			gauge(replicasDesc, float64(in.Replicas), ud.Namespace, ud.Name, in.Name)
-			gauge(readyReplicasDesc, float64(in.ReadyReplicas), ud.Namespace, ud.Name, in.Name)
-			gauge(reservedDesc, float64(in.ReservedPods), ud.Namespace, ud.Name, in.Name)
-			schedulable := 1.0
-			for _, c := range in.Conditions {
-				if c.Type == v1beta1.SubsetSchedulable && c.Status == corev1.ConditionFalse {
-					schedulable = 0
-				}
-			}
-			gauge(schedulableDesc, schedulable, ud.Namespace, ud.Name, in.Name)
-		}
-		ready := 0.0
-		if c := conditionOf(status, v1beta1.ReadyCondition); c != nil && c.Status == corev1.ConditionTrue {
-			ready = 1
-		}
-		gauge(readyDesc, ready, ud.Namespace, ud.Name)
-	}
-	gauge(allDesc, float64(len(m.measured)+len(m.others)))
-	for w, n := range m.writes {
-		ch <- prometheus.MustNewConstMetric(writesDesc, prometheus.CounterValue, float64(n), string(w.operation), w.outcome)
-	}
+	m.writes.WithLabelValues(string(o), outcome).Inc()
 }

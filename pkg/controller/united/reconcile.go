@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	model "github.com/berth-project/berth/pkg/united"
@@ -48,8 +49,7 @@ type reconciler struct {
 
 	// memories are of each UnitedDeployment, of type types.NamespacedName to *memory. A memory belongs to the worker that reconciles it.
 	memories sync.Map
-	// told is when each status was written last, of type types.NamespacedName to time.Time.
-	told sync.Map
+	told     frame.Pace
 	// orphaned are the UIDs of UnitedDeployments that are being deleted without their children, of type types.NamespacedName to types.UID.
 	orphaned sync.Map
 }
@@ -110,7 +110,7 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, err
 	}
 	if done, err := r.finalize(ctx, v); !done {
-		return reconcile.Result{RequeueAfter: batchWindow}, err
+		return reconcile.Result{RequeueAfter: frame.BatchWindow}, err
 	}
 	if !v.mustWrite() {
 		return r.tell(ctx, v, m)
@@ -195,7 +195,7 @@ func (r *reconciler) carryOut(ctx context.Context, v *view, m *memory) (reconcil
 		keepFailure(&status, &v.ud.Status)
 	}
 	if written, err := r.publish(ctx, v, status); !written {
-		return reconcile.Result{RequeueAfter: batchWindow}, err
+		return reconcile.Result{RequeueAfter: frame.BatchWindow}, err
 	}
 	if err := r.label(ctx, v.plan.Labels); err != nil {
 		return reconcile.Result{}, err
@@ -212,7 +212,7 @@ func (r *reconciler) carryOut(ctx context.Context, v *view, m *memory) (reconcil
 	}
 	result := reconcile.Result{RequeueAfter: v.plan.Again}
 	if o.stale {
-		result.RequeueAfter = batchWindow
+		result.RequeueAfter = frame.BatchWindow
 	}
 	return result, nil
 }
@@ -232,7 +232,7 @@ func (r *reconciler) tell(ctx context.Context, v *view, m *memory) (reconcile.Re
 	if v.found != nil && v.found.unwatchable != nil {
 		result.RequeueAfter = kindInterval
 	}
-	if wait := r.waitOf(v.ud); wait > 0 && status.ObservedGeneration == v.ud.Status.ObservedGeneration && !equality.Semantic.DeepEqual(status, v.ud.Status) {
+	if wait := r.told.Wait(client.ObjectKeyFromObject(v.ud), r.clock.Now()); wait > 0 && status.ObservedGeneration == v.ud.Status.ObservedGeneration && !equality.Semantic.DeepEqual(status, v.ud.Status) {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	written, err := r.publish(ctx, v, status)
@@ -240,7 +240,7 @@ func (r *reconciler) tell(ctx context.Context, v *view, m *memory) (reconcile.Re
 		return reconcile.Result{}, err
 	}
 	if !written {
-		return reconcile.Result{RequeueAfter: batchWindow}, nil
+		return reconcile.Result{RequeueAfter: frame.BatchWindow}, nil
 	}
 	// A cluster that does not answer may have children of any revision.
 	if v.acts() && !slices.ContainsFunc(status.Clusters, func(c v1beta1.ClusterStatus) bool {
@@ -254,39 +254,26 @@ func (r *reconciler) tell(ctx context.Context, v *view, m *memory) (reconcile.Re
 // publish writes the status if it has changed. It is false if the UnitedDeployment has changed since it was read.
 func (r *reconciler) publish(ctx context.Context, v *view, status v1beta1.UnitedDeploymentStatus) (bool, error) {
 	key := client.ObjectKeyFromObject(v.ud)
-	r.measures.take(key, &status)
+	r.measures.Take(key, status.DeepCopy())
 	if equality.Semantic.DeepEqual(status, v.ud.Status) {
 		return true, nil
 	}
 	written := v.ud.DeepCopy()
 	written.Status = *status.DeepCopy()
-	written.ManagedFields = nil // the cache does not keep them
-	switch err := r.client.Status().Update(ctx, written); {
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("writing the status: %w", err)
+	if done, err := frame.WriteStatus(ctx, r.client, written); !done {
+		return false, err
 	}
-	r.told.Store(key, r.clock.Now())
+	r.told.Wrote(key, r.clock.Now())
 	klog.FromContext(ctx).V(2).Info("Wrote status", "uniteddeployment", klog.KObj(v.ud), "summary", status.Summary)
 	var warnings []string
 	if v.policy != nil {
 		warnings = v.policy.Warnings
 	}
 	for _, n := range newsOf(written, &v.ud.Status, &status, warnings) {
-		n.send(r.events, written)
+		n.Send(r.events, written, nil)
 	}
 	v.ud = written
 	return true, nil
-}
-
-// waitOf is how long the next write of the status must wait. 0 or less means that it need not.
-func (r *reconciler) waitOf(ud *v1beta1.UnitedDeployment) time.Duration {
-	last, found := r.told.Load(client.ObjectKeyFromObject(ud))
-	if !found {
-		return 0
-	}
-	return last.(time.Time).Add(statusInterval).Sub(r.clock.Now())
 }
 
 func (r *reconciler) memoryOf(ud *v1beta1.UnitedDeployment) *memory {
@@ -301,7 +288,7 @@ func (r *reconciler) memoryOf(ud *v1beta1.UnitedDeployment) *memory {
 
 func (r *reconciler) forget(key types.NamespacedName) {
 	r.memories.Delete(key)
-	r.told.Delete(key)
+	r.told.Forget(key)
 	r.orphaned.Delete(key)
-	r.measures.forget(key)
+	r.measures.Forget(key)
 }

@@ -125,7 +125,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	if unwatchable, err := owners.Watch(t.Context(), unitedDeployment); unwatchable != nil || err != nil {
 		t.Fatal(unwatchable, err)
 	}
-	w.reconciler = &reconciler{owners: owners, client: w.client, live: w.client, events: events.NewFakeRecorder(1000), clock: clock, measures: newMeasures(),
+	w.reconciler = &reconciler{owners: owners, client: w.client, live: w.client, events: events.NewFakeRecorder(1000), clock: clock, measures: newMeasures(), told: frame.Pace{Interval: statusInterval},
 		ownership: &ownership{clock: clock, known: true, ours: true, until: clock.Now().Add(1000 * time.Hour)}}
 	return w
 }

@@ -3,60 +3,19 @@ package united
 import (
 	"context"
 	"reflect"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
-
-// batchWindow is how long changes of a UnitedDeployment are collected before it is reconciled, so that a burst of changes is one reconcile.
-const batchWindow = 200 * time.Millisecond
-
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-
-// affected are the names of the UnitedDeployments that an object may change something for, in its namespace.
-type affected func(context.Context, client.Object) []string
-
-// delayed queues the affected UnitedDeployments at the end of the batch window that the first event opens.
-type delayed struct{ affected affected }
-
-var _ handler.EventHandler = delayed{}
-
-func (d delayed) add(ctx context.Context, object client.Object, q queue) {
-	for _, name := range d.affected(ctx, object) {
-		q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}, batchWindow)
-	}
-}
-
-// Create is called for a new object.
-func (d delayed) Create(ctx context.Context, e event.CreateEvent, q queue) { d.add(ctx, e.Object, q) }
-
-// Update is called for a changed object, which may have got another owner.
-func (d delayed) Update(ctx context.Context, e event.UpdateEvent, q queue) {
-	d.add(ctx, e.ObjectNew, q)
-	if !workload.HaveSameController(e.ObjectOld, e.ObjectNew) {
-		d.add(ctx, e.ObjectOld, q)
-	}
-}
-
-// Delete is called for a deleted object.
-func (d delayed) Delete(ctx context.Context, e event.DeleteEvent, q queue) { d.add(ctx, e.Object, q) }
-
-// Generic is not used.
-func (d delayed) Generic(context.Context, event.GenericEvent, queue) {}
 
 func (r *reconciler) itself(_ context.Context, object client.Object) []string {
 	r.noteOrphaning(object)
