@@ -191,7 +191,7 @@ func (r *round) recall(pl *place) {
 	}
 	pl.most = max(pl.before.Replicas, pl.before.SeenReplicas)
 	pl.base = allocation.Credit(min(pl.before.Replicas, pl.before.SeenReplicas), pl.Min.Of(r.Policy.Replicas), r.isGivenUp(pl))
-	pl.firm = pl.base
+	pl.firm, pl.available = pl.base, min(pl.before.ReadyReplicas, pl.base)
 }
 
 // weigh says which clusters matter, after the division.

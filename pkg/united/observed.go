@@ -48,8 +48,12 @@ type Child struct {
 	PatchText string
 	// Partition that its spec has.
 	Partition int32
-	// Rolled is true if its controller has seen its spec, and says that all of its pods have its template and are ready.
-	Rolled bool
+	// Observed is true if its controller has seen its spec. Rolled is true if it also says that all of its pods have its template and are available.
+	Observed, Rolled bool
+	// MinReady is for how long a pod must be ready before it is available.
+	MinReady time.Duration
+	// FailingSince is since when its controller cannot create pods. Zero if it can, or does not say.
+	FailingSince time.Time
 	// ByOrdinal is true if scaling down takes the pods with the highest ordinals.
 	ByOrdinal bool
 	// Pods of it that are active: neither being deleted nor ended.
@@ -64,6 +68,8 @@ type Pod struct {
 	Revision string
 	Bound    bool
 	Ready    bool
+	// ReadySince is when Ready last changed.
+	ReadySince time.Time
 	// UnschedulableSince is when the scheduler first said that no node fits. Zero if it has not, or if the pod is bound.
 	UnschedulableSince time.Time
 	// Reserved is the value of v1beta1.ReservedPodLabel; nil if the pod has no such label.
@@ -79,6 +85,8 @@ type Plan struct {
 	Children []Wanted
 	// Labels are pods that need another value of v1beta1.ReservedPodLabel.
 	Labels []Label
+	// Replaced are pods that a StatefulSet waits for in vain: they are to be deleted.
+	Replaced []Pod
 	// Status is the new one, without ObservedGeneration and CollisionCount, and without the conditions that tell of errors when writing.
 	Status v1beta1.UnitedDeploymentStatus
 	// Again is after which time the plan may change by itself. 0 if it does not.

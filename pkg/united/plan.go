@@ -68,8 +68,10 @@ type place struct {
 	reserved int32
 	// rolling: pods of more than one revision exist.
 	rolling bool
-	// stuck is how many pods found no node for too long.
-	stuck int32
+	// stuck is how many pods found no node, or could not be created, for too long. refused are those that could not be created.
+	stuck, refused int32
+	// available is how many pods have been ready for long enough.
+	available int32
 	// schedulable is the new condition. Nil with strategy Fixed.
 	schedulable *v1beta1.Condition
 	// share is what the division gives. ideal is what it would give if every subset had room and nothing ran yet, and hope the same without the
@@ -92,18 +94,16 @@ func (pl *place) blocked() bool {
 	return pl.schedulable != nil && pl.schedulable.Status == corev1.ConditionFalse
 }
 
-// ready is how many pods of the child are ready.
-func (pl *place) ready() int32 {
-	if pl.isAway() {
-		return min(pl.before.ReadyReplicas, pl.base)
-	}
-	if pl.child == nil {
-		return 0
-	}
-	return pl.child.ready()
+func (c *Child) ready() int32 { return c.count(func(pod *Pod) bool { return pod.Ready }) }
+
+// available is how many pods of a child are available.
+func (r *round) available(c *Child) int32 {
+	return c.count(func(pod *Pod) bool { return r.isAvailable(c, pod) })
 }
 
-func (c *Child) ready() int32 { return c.count(func(pod *Pod) bool { return pod.Ready }) }
+func (r *round) isAvailable(c *Child, pod *Pod) bool {
+	return pod.Ready && r.isOver(pod.ReadySince, c.MinReady)
+}
 
 func (c *Child) count(counts func(*Pod) bool) (n int32) {
 	for i := range c.Pods {
@@ -114,17 +114,16 @@ func (c *Child) count(counts func(*Pod) bool) (n int32) {
 	return n
 }
 
-// proven is how many replicas the child could be lowered to so that the rest is ready.
-func (pl *place) proven() int32 {
+// proven is how many replicas the child could be lowered to so that the rest is available.
+func (r *round) proven(pl *place) (n int32) {
 	if !pl.child.ByOrdinal {
-		return pl.ready()
+		return pl.available
 	}
-	ready := map[int32]bool{}
+	available := map[int32]bool{}
 	for i := range pl.child.Pods {
-		ready[pl.child.Pods[i].Ordinal] = pl.child.Pods[i].Ready
+		available[pl.child.Pods[i].Ordinal] = r.isAvailable(pl.child, &pl.child.Pods[i])
 	}
-	n := int32(0)
-	for ready[n] {
+	for available[n] {
 		n++
 	}
 	return n
@@ -164,6 +163,10 @@ func (r *round) look(pl *place) {
 	}
 	var bound, highest int32
 	if pl.child != nil {
+		pl.available = r.available(pl.child)
+		if missing := pl.child.Replicas - int32(len(pl.child.Pods)); missing > 0 && r.Adaptive != nil && !pl.child.FailingSince.IsZero() && r.isOver(pl.child.FailingSince, r.Adaptive.Critical) {
+			pl.stuck, pl.refused = missing, missing
+		}
 		for i := range pl.child.Pods {
 			pod := &pl.child.Pods[i]
 			pl.rolling = pl.rolling || pod.Revision != pl.child.Revision
@@ -180,7 +183,7 @@ func (r *round) look(pl *place) {
 				highest = max(highest, pod.Ordinal+1)
 			}
 		}
-		pl.base = min(max(pl.child.Replicas-max(pl.child.Trial, pl.reserved), pl.proven(), 0), pl.child.Replicas)
+		pl.base = min(max(pl.child.Replicas-max(pl.child.Trial, pl.reserved), r.proven(pl), 0), pl.child.Replicas)
 		if pl.child.ByOrdinal {
 			bound = highest
 		}
@@ -196,14 +199,16 @@ func (r *round) look(pl *place) {
 
 // isStuck is true for a pod that found no node for too long.
 func (r *round) isStuck(pod *Pod) bool {
-	if r.Adaptive == nil || pod.Bound || pod.UnschedulableSince.IsZero() {
-		return false
-	}
-	if left := pod.UnschedulableSince.Add(r.Adaptive.Critical).Sub(r.Now); left > 0 {
+	return r.Adaptive != nil && !pod.Bound && !pod.UnschedulableSince.IsZero() && r.isOver(pod.UnschedulableSince, r.Adaptive.Critical)
+}
+
+// isOver is true if something has lasted for a while. Otherwise the plan looks again when it has.
+func (r *round) isOver(since time.Time, after time.Duration) bool {
+	left := since.Add(after).Sub(r.Now)
+	if left > 0 {
 		r.wait(left)
-		return false
 	}
-	return true
+	return left <= 0
 }
 
 // isReserved is true for a pod that found no node, from then until it is ready.
@@ -228,7 +233,7 @@ func (r *round) judge(pl *place) {
 	if before == nil || before.Status != corev1.ConditionFalse {
 		switch {
 		case stuck:
-			set(corev1.ConditionFalse, v1beta1.ReasonReschedule, messageOf(pl.stuck), r.Now)
+			set(corev1.ConditionFalse, v1beta1.ReasonReschedule, messageOf(pl), r.Now)
 			r.wait(r.Adaptive.Unschedulable)
 		case before != nil:
 			pl.schedulable = before
@@ -240,7 +245,7 @@ func (r *round) judge(pl *place) {
 	left := before.LastTransitionTime.Add(r.Adaptive.Unschedulable).Sub(r.Now)
 	switch {
 	case before.Reason == v1beta1.ReasonNoRoom && stuck: // there is less room than the scheduler said
-		set(corev1.ConditionFalse, v1beta1.ReasonReschedule, messageOf(pl.stuck), r.Now)
+		set(corev1.ConditionFalse, v1beta1.ReasonReschedule, messageOf(pl), r.Now)
 		r.wait(r.Adaptive.Unschedulable)
 	case before.Reason == v1beta1.ReasonNoRoom:
 		pl.schedulable = before // until judgeRoom says otherwise
@@ -248,18 +253,25 @@ func (r *round) judge(pl *place) {
 		pl.schedulable = before
 		r.wait(left)
 	case stuck:
-		set(corev1.ConditionFalse, v1beta1.ReasonReschedule, messageOf(pl.stuck), r.Now)
+		set(corev1.ConditionFalse, v1beta1.ReasonReschedule, messageOf(pl), r.Now)
 		r.wait(r.Adaptive.Unschedulable)
 	default:
 		set(corev1.ConditionTrue, v1beta1.ReasonRecovered, "", r.Now)
 	}
 }
 
-func messageOf(stuck int32) string {
-	if stuck == 1 {
-		return "1 pod found no node"
+func messageOf(pl *place) string {
+	pods, why := "pods", "found no node"
+	if pl.stuck == 1 {
+		pods = "pod"
 	}
-	return fmt.Sprintf("%d pods found no node", stuck)
+	if pl.refused > 0 {
+		why = "could not be created"
+	}
+	if pl.refused > 0 && pl.refused < pl.stuck {
+		why = "found no node or could not be created"
+	}
+	return fmt.Sprintf("%d %s %s", pl.stuck, pods, why)
 }
 
 // divide sets the shares and ideals, and what follows from them without trials.
@@ -434,7 +446,7 @@ func (r *round) try() {
 	above := slices.ContainsFunc(r.places, func(pl place) bool { return pl.share > pl.hope })
 	for i := range r.places {
 		pl := &r.places[i]
-		if !pl.blocked() && pl.reserved == 0 && pl.hope > pl.share && pl.ready() >= pl.share && above {
+		if !pl.blocked() && pl.reserved == 0 && pl.hope > pl.share && pl.available >= pl.share && above {
 			pl.trial = min(pl.hope-pl.share, r.Surge)
 			pl.wanted += pl.trial
 			return
@@ -453,18 +465,18 @@ func (r *round) makeRoom() {
 		if pl.isAway() {
 			due := min(unplaced, max(pl.ideal-pl.share, 0)) // what others run until the cluster answers, as far as somebody does
 			unplaced -= due
-			places = append(places, allocation.Place{Name: pl.Name, Asked: pl.base, Running: pl.base, Ready: pl.ready(), Share: pl.share + due, Wanted: pl.base})
+			places = append(places, allocation.Place{Name: pl.Name, Asked: pl.base, Running: pl.base, Ready: pl.available, Share: pl.share + due, Wanted: pl.base})
 			continue
 		}
 		limit += pl.wanted - pl.share - pl.trial // a trial is part of the surge, and a reservation is not
-		p := allocation.Place{Name: pl.Name, Running: pl.firm, Ready: pl.ready(), Share: pl.share, Wanted: pl.wanted}
+		p := allocation.Place{Name: pl.Name, Running: pl.firm, Ready: pl.available, Share: pl.share, Wanted: pl.wanted}
 		if pl.child != nil {
 			p.Asked = pl.child.Replicas
 		}
 		places = append(places, p)
 	}
 	for _, l := range r.leaving {
-		p := allocation.Place{Name: l.child.Name, Ready: l.child.ready()}
+		p := allocation.Place{Name: l.child.Name, Ready: r.available(l.child)}
 		if l.child.Deleting {
 			limit = max(limit-l.child.Replicas, 0)
 		} else {

@@ -188,3 +188,71 @@ func TestAScaleDownDoesNotWaitForPodsThatCrash(t *testing.T) {
 		t.Errorf("got %s, want 5 2", got)
 	}
 }
+
+// TestPodsCountWhenTheyAreAvailable: replicas move from a to b, whose pods are ready for less time than minReadySeconds.
+func TestPodsCountWhenTheyAreAvailable(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p := policyOf(4, Subset{Name: "a", Replicas: count(0)}, Subset{Name: "b"})
+	children := having(p, 4, 1)
+	children[1].MinReady, children[1].Pods[0].ReadySince = 30*time.Second, now.Add(-10*time.Second)
+	plan := p.Plan(Observed{Now: now, Revision: "r1", Children: children})
+	if got := numbers(&plan); got != "4 1" || plan.Again != 20*time.Second || plan.Status.ReadyReplicas != 5 {
+		t.Errorf("got %s, again after %v, %d ready", got, plan.Again, plan.Status.ReadyReplicas)
+	}
+	plan = p.Plan(Observed{Now: now.Add(20 * time.Second), Revision: "r1", Children: children})
+	if got := numbers(&plan); got != "3 2" {
+		t.Errorf("got %s, want 3 2", got)
+	}
+}
+
+// TestPodsThatCannotBeMadeCount: a quota in the namespace lets a have 4 pods of 10.
+func TestPodsThatCannotBeMadeCount(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p := policyOf(10, Subset{Name: "a"}, Subset{Name: "b"})
+	p.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
+	children := having(p, 10, 0)
+	children[0].Pods, children[0].FailingSince = children[0].Pods[:4], now.Add(time.Second-critical)
+	plan := p.Plan(Observed{Now: now, Revision: "r1", Children: children})
+	if got := numbers(&plan); got != "10 0" || plan.Again != time.Second {
+		t.Errorf("got %s, again after %v: it fails for less than the critical time", got, plan.Again)
+	}
+	plan = p.Plan(Observed{Now: now.Add(time.Second), Revision: "r1", Children: children})
+	if c := schedulableOf(&plan.Status, "a"); numbers(&plan) != "4 6" || c == nil || c.Message != "6 pods could not be created" {
+		t.Errorf("got %s, condition %+v", numbers(&plan), c)
+	}
+}
+
+// TestAStatefulSetThatWaitsForAPodInVainGetsItReplaced: the last rollout was broken, and the template is the previous one again. The StatefulSet waits for the broken pod before it replaces it.
+func TestAStatefulSetThatWaitsForAPodInVainGetsItReplaced(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for name, tc := range map[string]struct {
+		change func(*Policy, *Child)
+		want   []string
+	}{
+		"the broken pod":                                   {func(*Policy, *Child) {}, []string{"a-1-2"}},
+		"not before it had its time":                       {func(_ *Policy, c *Child) { c.Pods[2].ReadySince = now.Add(time.Second - stuckAfter) }, nil},
+		"not one that is ready":                            {func(_ *Policy, c *Child) { c.Pods[2].Ready = true }, nil},
+		"not one with the template":                        {func(_ *Policy, c *Child) { c.Pods[2].Revision = "r1" }, nil},
+		"not one that the partition keeps":                 {func(p *Policy, c *Child) { p.Subsets[0].Partition, c.Partition = 3, 3 }, nil},
+		"not of a Deployment":                              {func(_ *Policy, c *Child) { c.ByOrdinal = false }, nil},
+		"not before the child has the template":            {func(_ *Policy, c *Child) { c.Revision = "r0" }, nil},
+		"not before the StatefulSet has seen the template": {func(_ *Policy, c *Child) { c.Observed = false }, nil},
+		"not in another cluster":                           {func(p *Policy, c *Child) { p.Subsets[0].Cluster, c.Cluster = "m", "m" }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := policyOf(3, Subset{Name: "a"})
+			child := &having(p, 3)[0]
+			child.ByOrdinal, child.Observed = true, true
+			child.Pods[2].Revision, child.Pods[2].Ready, child.Pods[2].ReadySince = "r2", false, now.Add(-stuckAfter)
+			tc.change(p, child)
+			plan := p.Plan(Observed{Now: now, Revision: "r1", Children: []Child{*child}, Clusters: []Cluster{{Name: "m", Reachable: true}}})
+			var got []string
+			for _, pod := range plan.Replaced {
+				got = append(got, pod.Name)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}

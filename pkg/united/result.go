@@ -15,11 +15,12 @@ import (
 
 // result writes down what the round has decided.
 func (r *round) result() Plan {
-	plan := Plan{Labels: r.labels(), Again: r.again}
+	plan := Plan{Labels: r.labels(), Replaced: r.replaced()}
 	if r.Template != nil {
 		plan.Children = r.children()
 	}
 	plan.Status = r.status(plan.Children)
+	plan.Again = r.again
 	return plan
 }
 
@@ -99,6 +100,26 @@ func (r *round) labels() []Label {
 	return all
 }
 
+// stuckAfter is for how long a pod may not be ready before it is replaced, if its StatefulSet waits for it in vain.
+const stuckAfter = 30 * time.Second
+
+// replaced are the pods of an older revision that are not ready, in children that have the latest one. A StatefulSet waits for its pods to be ready before it gives any of them another template: after a
+// rollout that fails, it waits forever for the pod that the next template, or the previous one, would heal (https://github.com/kubernetes/kubernetes/issues/67250).
+func (r *round) replaced() (pods []Pod) {
+	for i := range r.places {
+		c := r.places[i].child
+		if c == nil || !c.ByOrdinal || c.Cluster != "" || !c.Observed || c.Revision != r.Revision {
+			continue
+		}
+		for _, pod := range c.Pods {
+			if pod.Revision != c.Revision && !pod.Ready && pod.Ordinal >= c.Partition && r.isOver(pod.ReadySince, stuckAfter) {
+				pods = append(pods, pod)
+			}
+		}
+	}
+	return pods
+}
+
 // status is the new status. The wanted children are nil if the template is empty.
 func (r *round) status(children []Wanted) v1beta1.UnitedDeploymentStatus {
 	status := v1beta1.UnitedDeploymentStatus{
@@ -134,10 +155,10 @@ func (r *round) status(children []Wanted) v1beta1.UnitedDeploymentStatus {
 	var summary []string
 	for i := range r.places {
 		pl := &r.places[i]
-		s := v1beta1.SubsetStatus{Name: pl.Name, Cluster: pl.Cluster, ReadyReplicas: pl.ready(), Partition: pl.Partition, ReservedPods: pl.reserved}
+		s := v1beta1.SubsetStatus{Name: pl.Name, Cluster: pl.Cluster, Partition: pl.Partition, ReservedPods: pl.reserved}
 		if pl.child != nil {
 			count(pl.child)
-			s.Replicas = pl.child.Replicas
+			s.Replicas, s.ReadyReplicas = pl.child.Replicas, pl.child.ready()
 			if pl.Cluster != "" {
 				s.SeenReplicas = pl.child.Replicas
 			}

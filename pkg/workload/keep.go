@@ -29,7 +29,12 @@ func Keep(obj any) (any, error) {
 		status := appsv1.DeploymentStatus{}
 		if was := &w.Status; child {
 			status = appsv1.DeploymentStatus{ObservedGeneration: was.ObservedGeneration, Replicas: was.Replicas, UpdatedReplicas: was.UpdatedReplicas,
-				ReadyReplicas: was.ReadyReplicas}
+				AvailableReplicas: was.AvailableReplicas}
+			for _, c := range was.Conditions {
+				if c.Type == appsv1.DeploymentReplicaFailure {
+					status.Conditions = append(status.Conditions, appsv1.DeploymentCondition{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime})
+				}
+			}
 		}
 		w.Spec.Template, w.Status = corev1.PodTemplateSpec{}, status
 	case *appsv1.ReplicaSet:
@@ -41,7 +46,7 @@ func Keep(obj any) (any, error) {
 		status := appsv1.StatefulSetStatus{}
 		if was := &w.Status; child {
 			status = appsv1.StatefulSetStatus{ObservedGeneration: was.ObservedGeneration, Replicas: was.Replicas, UpdatedReplicas: was.UpdatedReplicas,
-				ReadyReplicas: was.ReadyReplicas}
+				AvailableReplicas: was.AvailableReplicas}
 		}
 		w.Spec.Template, w.Spec.VolumeClaimTemplates, w.Status = corev1.PodTemplateSpec{}, nil, status
 	case *batchv1.Job:

@@ -62,10 +62,11 @@ func TestKeepLeavesTheNumbersAndAnnotationsOfAChildOfAUnitedDeployment(t *testin
 	kept.Annotations = map[string]string{"team": "shop"}
 	for _, tc := range []struct{ whole, want runtime.Object }{
 		{&appsv1.Deployment{ObjectMeta: meta, Status: appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 4, UpdatedReplicas: 3, ReadyReplicas: 1, AvailableReplicas: 1,
-			Conditions: []appsv1.DeploymentCondition{{}}}},
-			&appsv1.Deployment{ObjectMeta: kept, Status: appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 4, UpdatedReplicas: 3, ReadyReplicas: 1}}},
-		{&appsv1.StatefulSet{ObjectMeta: *meta.DeepCopy(), Status: appsv1.StatefulSetStatus{ObservedGeneration: 2, Replicas: 4, UpdatedReplicas: 3, ReadyReplicas: 1, CurrentRevision: "x"}},
-			&appsv1.StatefulSet{ObjectMeta: kept, Status: appsv1.StatefulSetStatus{ObservedGeneration: 2, Replicas: 4, UpdatedReplicas: 3, ReadyReplicas: 1}}},
+			Conditions: []appsv1.DeploymentCondition{{}, {Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: "quota"}}}},
+			&appsv1.Deployment{ObjectMeta: kept, Status: appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 4, UpdatedReplicas: 3, AvailableReplicas: 1,
+				Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue}}}}},
+		{&appsv1.StatefulSet{ObjectMeta: *meta.DeepCopy(), Status: appsv1.StatefulSetStatus{ObservedGeneration: 2, Replicas: 4, UpdatedReplicas: 3, ReadyReplicas: 1, AvailableReplicas: 1, CurrentRevision: "x"}},
+			&appsv1.StatefulSet{ObjectMeta: kept, Status: appsv1.StatefulSetStatus{ObservedGeneration: 2, Replicas: 4, UpdatedReplicas: 3, AvailableReplicas: 1}}},
 	} {
 		got, err := workload.Keep(tc.whole)
 		if err != nil {

@@ -487,19 +487,36 @@ func (r *reconciler) delete(ctx context.Context, ud *v1beta1.UnitedDeployment, s
 	return err
 }
 
-// label writes the labels of pods. A pod that is gone is left out, and the plan comes again.
+// label writes the labels of pods.
 func (r *reconciler) label(ctx context.Context, labels []model.Label) error {
+	return r.writePods(labelling, len(labels), func(i int) *model.Pod { return &labels[i].Pod }, func(i int, to *corev1.Pod) error {
+		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"labels":{%q:%q}}}`, labels[i].Pod.UID, v1beta1.ReservedPodLabel, strconv.FormatBool(labels[i].Reserved))
+		return r.client.Patch(ctx, to, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1beta1.FieldManager))
+	})
+}
+
+// replace deletes pods that a StatefulSet waits for in vain.
+func (r *reconciler) replace(ctx context.Context, ud *v1beta1.UnitedDeployment, pods []model.Pod) error {
+	return r.writePods(replacing, len(pods), func(i int) *model.Pod { return &pods[i] }, func(i int, to *corev1.Pod) error {
+		if err := r.client.Delete(ctx, to, client.Preconditions{UID: &pods[i].UID}); err != nil {
+			return err
+		}
+		podReplaced(&pods[i]).Send(r.events, ud, nil)
+		klog.FromContext(ctx).V(2).Info("Deleted a pod that its StatefulSet waits for in vain", "uniteddeployment", klog.KObj(ud), "pod", pods[i].Name)
+		return nil
+	})
+}
+
+// writePods writes n pods. One that is gone is left out, and the plan comes again.
+func (r *reconciler) writePods(is operation, n int, pod func(int) *model.Pod, write func(int, *corev1.Pod) error) error {
 	var writing errgroup.Group
 	writing.SetLimit(concurrentWrites)
-	for i := range labels {
-		pod := &labels[i].Pod
+	for i := range n {
+		of := pod(i)
 		writing.Go(func() error {
-			patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"labels":{%q:%q}}}`, pod.UID, v1beta1.ReservedPodLabel, strconv.FormatBool(labels[i].Reserved))
-			target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-			err := r.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1beta1.FieldManager))
-			r.measures.wrote(labelling, err)
-			if err != nil && !isStale(err) {
-				return fmt.Errorf("labelling pod %s: %w", pod.Name, err)
+			err := write(i, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name}})
+			if r.measures.wrote(is, err); err != nil && !isStale(err) {
+				return fmt.Errorf("writing pod %s (%s): %w", of.Name, is, err)
 			}
 			return nil
 		})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	model "github.com/berth-project/berth/pkg/united"
 )
 
 func childCreated(s *step) frame.News {
@@ -32,6 +33,10 @@ func childScaled(s *step) frame.News {
 
 func childDeleted(s *step) frame.News {
 	return frame.Normal(v1beta1.ReasonChildDeleted, "DeleteChild", "deleted %s %s of subset %s, which had no pods", s.child.Kind.Kind, s.child.Name, s.subset())
+}
+
+func podReplaced(pod *model.Pod) frame.News {
+	return frame.Normal(v1beta1.ReasonPodReplaced, "ReplacePod", "deleted pod %s, which has the template of %s and is not ready: its StatefulSet would wait for it before it gives it the new template", pod.Name, pod.Revision)
 }
 
 // newsOf are the events about a UnitedDeployment whose status changes.

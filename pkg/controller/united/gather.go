@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +26,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/pods"
 	model "github.com/berth-project/berth/pkg/united"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -309,36 +311,40 @@ func (r *reconciler) observe(ctx context.Context, in *cluster, object client.Obj
 	}}
 	var ordinals *workload.Ordinals
 	c.status = numbersOf(object)
-	owner := workload.Owner{Kind: kind, Name: object.GetName(), UID: object.GetUID()}
+	owner, minReady := workload.Owner{Kind: kind, Name: object.GetName(), UID: object.GetUID()}, int32(0)
 	switch w := object.(type) {
+	case *appsv1.Deployment:
+		minReady = w.Spec.MinReadySeconds
 	case *appsv1.StatefulSet:
+		minReady = w.Spec.MinReadySeconds
 		if rolling := w.Spec.UpdateStrategy.RollingUpdate; rolling != nil {
 			c.Partition = ptr.Deref(rolling.Partition, 0)
 		}
 		ordinals = workload.OrdinalsOf(owner, w, nil)
 	case *unstructured.Unstructured:
-		c.status = numbersIn(w)
+		c.status, minReady = numbersIn(w), int32(numberAt(w, 0, "spec", "minReadySeconds"))
 		c.Partition = partitionIn(w, c.status.asked)
 		if c.ByOrdinal {
 			ordinals = workload.ReadOrdinals(w)
 		}
 	}
 	status := &c.status
-	c.Replicas = max(status.asked, 0)
-	c.Rolled = status.observed >= object.GetGeneration() && status.replicas == status.asked && status.ready >= status.asked &&
+	c.Replicas, c.MinReady, c.FailingSince = max(status.asked, 0), time.Duration(minReady)*time.Second, status.failing.Time
+	c.Observed = status.observed >= object.GetGeneration()
+	c.Rolled = c.Observed && status.replicas == status.asked && status.available >= status.asked &&
 		status.updated >= status.asked-min(c.Partition, status.asked)
-	pods, err := podsOf(ctx, in, object, kind)
+	all, err := podsOf(ctx, in, object, kind)
 	if err != nil {
 		return nil, err
 	}
-	for i := range pods {
-		if !hasEnded(&pods[i]) {
+	for i := range all {
+		if !pods.HasEnded(&all[i]) {
 			c.left++
 		}
-		if !isActive(&pods[i]) {
+		if !pods.IsActive(&all[i]) {
 			continue
 		}
-		pod := podOf(&pods[i])
+		pod := podOf(&all[i])
 		if ordinals != nil {
 			pod.Ordinal = ordinals.Position(pod.Name, object.GetName()) - 1
 		}
@@ -367,13 +373,13 @@ func podsOf(ctx context.Context, in *cluster, object client.Object, kind schema.
 	}
 	var all []corev1.Pod
 	for _, owner := range owners {
-		var pods corev1.PodList
-		if err := controlledBy(owner, &pods); err != nil {
+		var list corev1.PodList
+		if err := controlledBy(owner, &list); err != nil {
 			return nil, fmt.Errorf("listing pods: %w", err)
 		}
-		for i := range pods.Items {
-			if metav1.IsControlledBy(&pods.Items[i], owner) {
-				all = append(all, pods.Items[i])
+		for i := range list.Items {
+			if metav1.IsControlledBy(&list.Items[i], owner) {
+				all = append(all, list.Items[i])
 			}
 		}
 	}
@@ -388,36 +394,35 @@ func podOf(pod *corev1.Pod) model.Pod {
 	if value, has := pod.Labels[v1beta1.ReservedPodLabel]; has {
 		p.Reserved = ptr.To(value == "true")
 	}
-	for i := range pod.Status.Conditions {
-		switch c := &pod.Status.Conditions[i]; {
-		case c.Type == corev1.PodReady:
-			p.Ready = c.Status == corev1.ConditionTrue
-		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable && !p.Bound:
-			p.UnschedulableSince = c.LastTransitionTime.Time
-		}
-	}
+	p.Ready, p.ReadySince = pods.IsReady(pod)
+	p.UnschedulableSince = pods.UnschedulableSince(pod)
 	return p
 }
 
-func hasEnded(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
-func isActive(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && !hasEnded(pod) }
-
 // numbersIn are those of an object of OpenKruise.
 func numbersIn(object *unstructured.Unstructured) numbers {
-	number := func(missing int64, path ...string) int64 {
-		n, found, err := unstructured.NestedInt64(object.Object, path...)
-		if !found || err != nil {
-			return missing
+	n := numbers{
+		observed: numberAt(object, 0, "status", "observedGeneration"), replicas: int32(numberAt(object, 0, "status", "replicas")),
+		updated: int32(numberAt(object, 0, "status", "updatedReplicas")), available: int32(numberAt(object, 0, "status", "availableReplicas")), asked: int32(numberAt(object, 1, "spec", "replicas")),
+	}
+	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
+	for _, c := range conditions {
+		condition, _ := c.(map[string]any)
+		since, _ := condition["lastTransitionTime"].(string)
+		if at, err := time.Parse(time.RFC3339, since); err == nil && condition["type"] == "FailedScale" && condition["status"] == "True" {
+			n.failing = metav1.NewTime(at)
 		}
-		return n
 	}
-	return numbers{
-		observed: number(0, "status", "observedGeneration"), replicas: int32(number(0, "status", "replicas")),
-		updated: int32(number(0, "status", "updatedReplicas")), ready: int32(number(0, "status", "readyReplicas")), asked: int32(number(1, "spec", "replicas")),
+	return n
+}
+
+// numberAt is a number in an object, or another one if it has none.
+func numberAt(object *unstructured.Unstructured, missing int64, path ...string) int64 {
+	n, found, err := unstructured.NestedInt64(object.Object, path...)
+	if !found || err != nil {
+		return missing
 	}
+	return n
 }
 
 // partitionIn is how many replicas an object of OpenKruise keeps on the previous template.

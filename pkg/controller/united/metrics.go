@@ -36,6 +36,7 @@ const (
 	deleting  operation = "delete"
 	adopting  operation = "adopt"
 	labelling operation = "label"
+	replacing operation = "replace"
 )
 
 // mostMeasured bounds the UnitedDeployments with their own metrics, and so the number of time series.
@@ -50,7 +51,7 @@ type measures struct {
 func newMeasures() *measures {
 	writes := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "berth_uniteddeployment_writes_total",
-		Help: "Writes to children of UnitedDeployments and their pods, by operation (create, apply, scale, delete, adopt, label) and outcome: written, stale (changed since it was read, and tried again), refused (by the API server), failed.",
+		Help: "Writes to children of UnitedDeployments and their pods, by operation (create, apply, scale, delete, adopt, label, replace) and outcome: written, stale (changed since it was read, and tried again), refused (by the API server), failed.",
 	}, []string{"operation", "outcome"})
 	return &measures{writes: writes, Measures: frame.NewMeasures(frame.Series[*v1beta1.UnitedDeploymentStatus]{
 		Count: allDesc, Own: []*prometheus.Desc{replicasDesc, readyReplicasDesc, reservedDesc, schedulableDesc, readyDesc}, Most: mostMeasured, Others: []prometheus.Collector{writes},

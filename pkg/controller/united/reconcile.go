@@ -184,7 +184,7 @@ func (v *view) acts() bool {
 
 // mustWrite is true if anything but the status is to be written.
 func (v *view) mustWrite() bool {
-	return v.acts() && len(v.lower)+len(v.rest)+len(v.plan.Labels)+len(v.found.adoptable) > 0
+	return v.acts() && len(v.lower)+len(v.rest)+len(v.plan.Labels)+len(v.plan.Replaced)+len(v.found.adoptable) > 0
 }
 
 // carryOut writes what the plan says. The status comes first: the plan of the next time needs to know since when a subset is not schedulable, even if
@@ -201,6 +201,7 @@ func (r *reconciler) carryOut(ctx context.Context, v *view, m *memory) (reconcil
 		return reconcile.Result{}, err
 	}
 	o := r.act(ctx, v, m)
+	o.err = errors.Join(o.err, r.replace(ctx, v.ud, v.plan.Replaced))
 	if len(o.refused) > 0 {
 		status := v.status(r.clock.Now())
 		fail(&status, &v.ud.Status, o.refused, r.clock.Now())

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -536,4 +537,48 @@ func (g goneKinds) List(ctx context.Context, list client.ObjectList, opts ...cli
 		return apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, "", "404 page not found", 0, true)
 	}
 	return g.Reader.List(ctx, list, opts...)
+}
+
+// TestAPodThatItsStatefulSetWaitsForInVainIsDeleted: its template is an older one, and it is not ready.
+func TestAPodThatItsStatefulSetWaitsForInVainIsDeleted(t *testing.T) {
+	ud := unitedOf(2, "a")
+	ud.Spec.Template = v1beta1.SubsetTemplate{StatefulSetTemplate: ud.Spec.Template.DeploymentTemplate}
+	w := newWorld(t, ud)
+	w.mustSettle()
+	var sets appsv1.StatefulSetList
+	if err := w.client.List(t.Context(), &sets); err != nil || len(sets.Items) != 1 {
+		t.Fatal(sets.Items, err)
+	}
+	set := &sets.Items[0]
+	set.Status.ObservedGeneration, set.Status.Replicas = set.Generation, 2
+	if err := w.client.Status().Update(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	for i, revision := range []string{set.Labels[v1beta1.RevisionLabel], "broken"} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("%s-%d", set.Name, i), UID: types.UID(fmt.Sprint("p", i)), CreationTimestamp: metav1.NewTime(w.passed.Now()),
+			Labels:          map[string]string{"app": "web", v1beta1.SubsetNameLabel: "a", v1beta1.RevisionLabel: revision},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}}}
+		if err := w.client.Create(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func() (names []string) {
+		var pods corev1.PodList
+		if err := w.client.List(t.Context(), &pods); err != nil {
+			t.Fatal(err)
+		}
+		for _, pod := range pods.Items {
+			names = append(names, strings.TrimPrefix(pod.Name, set.Name))
+		}
+		return names
+	}
+	w.mustSettle()
+	if got := left(); len(got) != 2 {
+		t.Errorf("pods %v: one that has just started may become ready", got)
+	}
+	w.passed.Step(time.Minute)
+	w.mustSettle()
+	if diff := cmp.Diff([]string{"-0"}, left()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
 }

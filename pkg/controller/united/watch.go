@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/pods"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -94,23 +95,30 @@ var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	if !ok || !okAfter {
 		return true
 	}
-	return !workload.HaveSameController(before, after) || hasEnded(before) != hasEnded(after) || isActive(before) != isActive(after) ||
+	return !workload.HaveSameController(before, after) || pods.HasEnded(before) != pods.HasEnded(after) || pods.IsActive(before) != pods.IsActive(after) ||
 		!reflect.DeepEqual(podOf(before), podOf(after)) // equality.Semantic knows metav1.Time, and panics at a time.Time
 }}
 
-// numbers are those of a child's status.
+// numbers are those of a child's status. failing is since when its controller cannot create pods, zero if it can.
 type numbers struct {
-	observed                        int64
-	replicas, updated, ready, asked int32
+	observed                            int64
+	replicas, updated, available, asked int32
+	failing                             metav1.Time
 }
 
 // numbersOf are those of a built-in kind; zeros for others.
 func numbersOf(object any) numbers {
 	switch w := object.(type) {
 	case *appsv1.Deployment:
-		return numbers{w.Status.ObservedGeneration, w.Status.Replicas, w.Status.UpdatedReplicas, w.Status.ReadyReplicas, workload.OfDeployment(w)}
+		n := numbers{w.Status.ObservedGeneration, w.Status.Replicas, w.Status.UpdatedReplicas, w.Status.AvailableReplicas, workload.OfDeployment(w), metav1.Time{}}
+		for _, c := range w.Status.Conditions {
+			if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+				n.failing = c.LastTransitionTime
+			}
+		}
+		return n
 	case *appsv1.StatefulSet:
-		return numbers{w.Status.ObservedGeneration, w.Status.Replicas, w.Status.UpdatedReplicas, w.Status.ReadyReplicas, workload.OfStatefulSet(w)}
+		return numbers{w.Status.ObservedGeneration, w.Status.Replicas, w.Status.UpdatedReplicas, w.Status.AvailableReplicas, workload.OfStatefulSet(w), metav1.Time{}}
 	default:
 		return numbers{}
 	}

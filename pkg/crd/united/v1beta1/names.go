@@ -91,6 +91,8 @@ const (
 	ReasonChildScaled Reason = "ChildScaled"
 	// ReasonChildUpdated: event, a child got another template.
 	ReasonChildUpdated Reason = "ChildUpdated"
+	// ReasonPodReplaced: event, a pod was deleted that is not ready and has an older template, because its StatefulSet would wait for it forever.
+	ReasonPodReplaced Reason = "PodReplaced"
 	// ReasonChildDeleted: event, a child was deleted, because its subset was removed or another child took its place.
 	ReasonChildDeleted Reason = "ChildDeleted"
 	// ReasonUnitedDeploymentWarning: event, the spec is valid, but probably not what was meant.

@@ -1,0 +1,42 @@
+// Package pods says what state a pod is in, for everybody who reads pods: models, controllers, plugins and commands. It reads the pod alone.
+package pods
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// HasEnded is true for a pod that has succeeded or failed: nothing runs in it any more.
+func HasEnded(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// IsActive is true for a pod that has not ended and is not being deleted.
+func IsActive(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && !HasEnded(pod) }
+
+// IsReady is true for a pod that is ready. since is when it became so, or stopped to be so. It is the pod's creation for one that was never ready.
+func IsReady(pod *corev1.Pod) (ready bool, since time.Time) {
+	if c := condition(pod, corev1.PodReady); c != nil {
+		return c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
+	}
+	return false, pod.CreationTimestamp.Time
+}
+
+// UnschedulableSince is when the scheduler first said that no node fits the pod. It is zero if it has not, or if the pod has a node.
+func UnschedulableSince(pod *corev1.Pod) time.Time {
+	c := condition(pod, corev1.PodScheduled)
+	if pod.Spec.NodeName != "" || c == nil || c.Status != corev1.ConditionFalse || c.Reason != corev1.PodReasonUnschedulable {
+		return time.Time{}
+	}
+	return c.LastTransitionTime.Time
+}
+
+func condition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == of {
+			return c
+		}
+	}
+	return nil
+}
