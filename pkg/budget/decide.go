@@ -147,6 +147,8 @@ type Request struct {
 	Exempts bool
 	// Replaceable is true if a new pod can be made before this one goes, and whoever asks can wait for it.
 	Replaceable bool
+	// Obstacle says why none can be made although whoever asks could wait, empty if that is not known.
+	Obstacle string
 }
 
 // Verdict is the answer to a Request.
@@ -217,7 +219,8 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 			if entries := len(d.Ledger); entries != counted && verdict.Reason != v1beta1.ReasonReplicasUnknown {
 				missing, counted = Missing(Facts{Pods: f.Pods, Ledger: d.Ledger}), entries
 			}
-			if verdict.Reason == v1beta1.ReasonBudgetExhausted && p.replaces(&d, r) {
+			noRoom := verdict.Reason == v1beta1.ReasonBudgetExhausted || verdict.Reason == v1beta1.ReasonHeldBySubset && pod.State != Unavailable
+			if noRoom && p.replaces(&d, r) {
 				verdict.Reason = v1beta1.ReasonReplacedFirst
 			}
 			verdict.Message = p.refusal(r, verdict.Reason, d.Tally, pod.Subset, len(d.Ledger), missing)
@@ -297,28 +300,29 @@ func (p *Policy) refusal(r *Request, reason v1beta1.Reason, t Tally, subset stri
 	if reason == v1beta1.ReasonReplicasUnknown {
 		return fmt.Sprintf("pod %s cannot be %s: PodUnavailableBudget %s has %s, and %s", r.Name, verbs[r.Operation], p.Name, p.dependent(), t.Unknown)
 	}
-	if reason == v1beta1.ReasonHeldBySubset {
-		return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s: %s%s; try again when more are available",
-			r.Name, verbs[r.Operation], p.Name, p.heldBySubset(subset, true, &t), missing)
-	}
 	why := "try again when more are available"
 	if t.Desired >= t.Total {
 		why = "no pod may go while the budget needs all of them: raise maxUnavailable, lower minAvailable, or scale up"
-	}
-	switch {
-	case reason == v1beta1.ReasonReplacedFirst:
-		why = "a new pod is made first; try again"
-	case reason == v1beta1.ReasonBudgetExhausted && r.Replaceable && p.ReplaceFirst > 0:
-		why = "other pods are replaced first; try again"
-	case reason == v1beta1.ReasonBudgetUnhealthy:
-		why = "until enough are available, unavailable pods are kept as well (unhealthyPodPolicy)"
 	}
 	underWay := ""
 	if entries > 0 {
 		underWay = fmt.Sprintf(", with %d operations under way", entries)
 	}
-	return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s needs %d available pods of %d and has %d%s%s; %s",
-		r.Name, verbs[r.Operation], p.Name, t.Desired, t.Total, t.Available, underWay, missing, why)
+	needs := fmt.Sprintf(" needs %d available pods of %d and has %d%s", t.Desired, t.Total, t.Available, underWay)
+	if held := p.heldBySubset(subset, true, &t); held != "" && (reason == v1beta1.ReasonHeldBySubset || reason == v1beta1.ReasonReplacedFirst) {
+		needs, why = ": "+held, "try again when more are available"
+	}
+	switch {
+	case reason == v1beta1.ReasonReplacedFirst:
+		why = "a new pod is made first; try again"
+	case reason == v1beta1.ReasonBudgetUnhealthy:
+		why = "until enough are available, unavailable pods are kept as well (unhealthyPodPolicy)"
+	case p.ReplaceFirst > 0 && r.Replaceable:
+		why = "other pods are replaced first; try again"
+	case p.ReplaceFirst > 0 && r.Obstacle != "":
+		why += "; no new pod is made first, because " + r.Obstacle
+	}
+	return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s%s%s; %s", r.Name, verbs[r.Operation], p.Name, needs, missing, why)
 }
 
 func (p *Policy) unused(r *Request) string {

@@ -92,7 +92,7 @@ func doubtAbout(pod *corev1.Pod) (d doubt) {
 	case endsBySchedule(pod):
 		return doubt{why: "activeDeadlineSeconds will end it"}
 	}
-	if name := containerThat(pod, isToBeResized(pod)); name != "" && conditionIs(pod, corev1.PodResizeInProgress) {
+	if name := containerThat(pod, isToBeResized(pod)); name != "" && says(pod, corev1.PodResizeInProgress) {
 		return doubt{why: "container " + name + " restarts for a resize"}
 	} else if name != "" {
 		return doubt{why: "container " + name + " restarts once its node has room for its resize"}

@@ -93,7 +93,7 @@ func Settled(entry *v1beta1.LedgerEntry, pod *corev1.Pod) bool {
 func MayExpire(entry *v1beta1.LedgerEntry, pod *corev1.Pod) bool {
 	switch entry.Operation {
 	case v1beta1.OperationUpdate, v1beta1.OperationResize:
-		return pod == nil || specObserved(pod) && !conditionIs(pod, corev1.PodResizeInProgress)
+		return pod == nil || specObserved(pod) && !says(pod, corev1.PodResizeInProgress)
 	default:
 		return true
 	}
@@ -223,10 +223,6 @@ func isInfeasible(pod *corev1.Pod) bool {
 		return c.Type == corev1.PodResizePending && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonInfeasible &&
 			(c.ObservedGeneration == 0 || c.ObservedGeneration >= pod.Generation)
 	})
-}
-
-func conditionIs(pod *corev1.Pod, kind corev1.PodConditionType) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue })
 }
 
 // Publish writes a ledger and its numbers into a status. It derives DisruptedPods and UnavailablePods from the ledger.

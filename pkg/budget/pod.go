@@ -49,6 +49,8 @@ type Pod struct {
 	Declared bool
 	// Unwanted is true if the workload of the pod is gone.
 	Unwanted bool
+	// HandedOver is true for a pod that is replaced first: its workload asks for another in its place.
+	HandedOver bool
 }
 
 // Observe derives a Pod of a budget from a pod of the API server. ignored selects the pods that the budget ignores; nil ignores none. nodeGone is true if
@@ -75,7 +77,7 @@ func observe(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) (_ Pod, d 
 			state, why = Doubtful, d.why
 		}
 	}
-	return Pod{Name: pod.Name, UID: pod.UID, State: state, Why: why}, d
+	return Pod{Name: pod.Name, UID: pod.UID, State: state, Why: why, HandedOver: HandoverOf(pod) != nil}, d
 }
 
 // WasChanged is true if the spec of the pod has changed since its containers could start. Berth's scheduler changes a pod once before that, when it opens the

@@ -28,11 +28,16 @@ func kindOf(ref *metav1.OwnerReference) schema.GroupKind {
 	return schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind()
 }
 
-// IsReplaceable is true for a pod of a Deployment's ReplicaSet, of which a second one can run at the same time: it uses no PersistentVolumeClaim.
+// IsReplaceable is true for a pod of a Deployment's ReplicaSet. A claim can still forbid a second pod; see IsExclusive.
 func IsReplaceable(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOfNoCopy(pod)
-	return owner != nil && kindOf(owner) == replicaSet && pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey] != "" && pod.DeletionTimestamp == nil &&
-		!slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil })
+	return owner != nil && kindOf(owner) == replicaSet && pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey] != "" && pod.DeletionTimestamp == nil
+}
+
+// IsExclusive is true for a claim that only one pod, or the pods of one node, may write. A second pod would wait for the first.
+func IsExclusive(claim *corev1.PersistentVolumeClaim) bool {
+	modes := claim.Spec.AccessModes
+	return !slices.Contains(modes, corev1.ReadWriteMany) && (len(modes) == 0 || slices.Contains(modes, corev1.ReadWriteOnce) || slices.Contains(modes, corev1.ReadWriteOncePod))
 }
 
 // replaces is true if the pod of a refused request is replaced first. It notes the pod in the decision if there is room for one more.
@@ -130,7 +135,8 @@ func (p *Policy) Replace(f Facts, pods []*corev1.Pod, elsewhere sets.Set[types.U
 	for i := range f.Ledger {
 		recorded.Insert(f.Ledger[i].UID)
 	}
-	t, handed := p.Tally(f), 0
+	handed := 0
+	var t *Tally // of all pods, if there is one to decide about
 	var wanted []*corev1.Pod
 	for i, pod := range pods {
 		asked, handover := plan.Over.Has(pod.UID), HandoverOf(pod)
@@ -138,6 +144,10 @@ func (p *Policy) Replace(f Facts, pods []*corev1.Pod, elsewhere sets.Set[types.U
 			continue
 		}
 		plan.Over.Delete(pod.UID)
+		if t == nil {
+			tally := p.Tally(f)
+			t = &tally
+		}
 		state := f.Pods[i].State
 		if handover != nil {
 			handed++
@@ -148,7 +158,7 @@ func (p *Policy) Replace(f Facts, pods []*corev1.Pod, elsewhere sets.Set[types.U
 		}
 		switch {
 		case recorded.Has(pod.UID): // it is about to go
-		case state == Exempt || p.judge(v1beta1.OperationEvict, &f.Pods[i], false, &t).Allowed:
+		case state == Exempt || p.judge(v1beta1.OperationEvict, &f.Pods[i], false, t).Allowed:
 			plan.Evict = append(plan.Evict, pod)
 			if handover != nil && left <= 0 {
 				plan.Late.Insert(pod.UID)

@@ -2,6 +2,7 @@ package budget
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,7 +109,6 @@ func TestWhichPodsCanBeReplacedFirst(t *testing.T) {
 		"one of another kind":        {func(p *corev1.Pod) { p.OwnerReferences[1].Kind = "StatefulSet" }, false},
 		"one of another group":       {func(p *corev1.Pod) { p.OwnerReferences[1].APIVersion = "example.com/v1" }, false},
 		"one that terminates":        {func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) }, false},
-		"one with a volume claim":    {func(p *corev1.Pod) { p.Spec.Volumes = claimed() }, false},
 		"one that was handed over":   {func(p *corev1.Pod) { p.OwnerReferences[1].Kind = "Deployment" }, false},
 		"one of an Argo Rollout":     {func(p *corev1.Pod) { p.Labels = map[string]string{"rollouts-pod-template-hash": "x"} }, false},
 		"one whose owner is no more": {func(p *corev1.Pod) { p.OwnerReferences = p.OwnerReferences[:1] }, false},
@@ -120,8 +120,35 @@ func TestWhichPodsCanBeReplacedFirst(t *testing.T) {
 	}
 }
 
-func claimed() []corev1.Volume {
-	return []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+func TestWhichClaimsForbidASecondPod(t *testing.T) {
+	for modes, want := range map[string]bool{"": true, "ReadWriteOnce": true, "ReadWriteOncePod": true, "ReadWriteMany": false, "ReadOnlyMany": false, "ReadWriteOnce ReadOnlyMany": true, "ReadWriteOnce ReadWriteMany": false} {
+		claim := &corev1.PersistentVolumeClaim{}
+		for mode := range strings.FieldsSeq(modes) {
+			claim.Spec.AccessModes = append(claim.Spec.AccessModes, corev1.PersistentVolumeAccessMode(mode))
+		}
+		if IsExclusive(claim) != want {
+			t.Errorf("%q: got %t", modes, !want)
+		}
+	}
+}
+
+// TestASubsetWithoutRoomHasANewPodMade: the refusal says so as well.
+func TestASubsetWithoutRoomHasANewPodMade(t *testing.T) {
+	for states, want := range map[string]v1beta1.Reason{"++": v1beta1.ReasonReplacedFirst, "?+": v1beta1.ReasonReplacedFirst, "-+": v1beta1.ReasonHeldBySubset} {
+		pub := perZone("max 0")
+		pub.Spec.ReplaceFirst, pub.Spec.UnhealthyPodPolicy = &v1beta1.ReplaceFirst{}, v1beta1.IfHealthyBudget
+		facts := inZones("a=2 "+states, 0)
+		r := request("a0", v1beta1.OperationEvict)
+		r.Replaceable = true
+		d := compile(t, pub).Decide(facts, []Request{r}, metav1.Time{})
+		if v := d.Verdicts[0]; v.Reason != want || len(d.Replacing) == 1 != (want == v1beta1.ReasonReplacedFirst) || !strings.Contains(v.Message, "subset a has ") {
+			t.Errorf("%s: got %+v, %+v", states, v, d.Replacing)
+		}
+		r.Replaceable, r.Obstacle = false, "of its volume"
+		if v := compile(t, pub).Decide(facts, []Request{r}, metav1.Time{}).Verdicts[0]; v.Reason != v1beta1.ReasonHeldBySubset || !strings.HasSuffix(v.Message, "; no new pod is made first, because of its volume") {
+			t.Errorf("%s: got %+v", states, v)
+		}
+	}
 }
 
 func TestARefusalNotesThePodOnce(t *testing.T) {

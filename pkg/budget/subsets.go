@@ -60,7 +60,7 @@ func (p *Policy) compilePerSubset(pub *v1beta1.PodUnavailableBudget, path *field
 			return append(errs, field.Invalid(path.Child("maxUnavailable"), spec.MaxUnavailable.String(), err.Error()))
 		}
 		p.perSubset.maxUnavailable = &limit
-		if limit.value == 0 {
+		if limit.value == 0 && p.ReplaceFirst == 0 {
 			p.warn("%s: with 0 no available pod may ever be deleted, evicted or restarted, so that node drains and rollouts never finish", path.Child("maxUnavailable"))
 		}
 	case !spec.OneAtATime:
@@ -90,9 +90,10 @@ func (p *Policy) SubsetOf(pod *corev1.Pod) string {
 
 // tallySubsets counts the pods of each subset.
 //
-//	Total = replicas of the workloads that are in the subset only + other pods of the subset that exist
+//	Total = replicas of the workloads that are in the subset only + other pods of the subset that exist and are not handed over
 //	Unplaced = unavailable pods without a subset + missing pods of workloads that are in several subsets
 //
+// A pod that is handed over is available while it serves, and not missing afterwards: the pod that is made in its place is, until it is ready.
 // Exempt pods, and those of a workload that is gone, count neither as available nor as missing.
 func (p *Policy) tallySubsets(f *Facts, recorded map[types.UID]bool, t *Tally) {
 	if p.perSubset == nil {
@@ -117,7 +118,9 @@ func (p *Policy) tallySubsets(f *Facts, recorded map[types.UID]bool, t *Tally) {
 		if pod.State == Gone {
 			continue
 		}
-		existing++
+		if !pod.HandedOver {
+			existing++
+		}
 		if pod.Unwanted || pod.State == Exempt && !pod.Declared {
 			continue
 		}
@@ -125,12 +128,12 @@ func (p *Policy) tallySubsets(f *Facts, recorded map[types.UID]bool, t *Tally) {
 		switch isAvailable := pod.State == Available && !recorded[pod.UID]; {
 		case pod.State == Exempt:
 			in.Total-- // of the replicas, this one is not missing
-		case isAvailable && pod.Declared:
+		case isAvailable && (pod.Declared || pod.HandedOver):
 			in.Available++
 		case isAvailable:
 			in.Available++
 			in.Total = sum(in.Total, 1)
-		case pod.Declared: // it is missing of the replicas
+		case pod.Declared || pod.HandedOver: // it is missing of the replicas, or nobody waits for it
 		case pod.Subset == "":
 			t.Unplaced++
 		default:
@@ -166,7 +169,7 @@ func (t *Tally) take(pod *Pod) {
 	at := slices.IndexFunc(t.Subsets, func(s SubsetTally) bool { return s.Name == pod.Subset })
 	switch {
 	case at < 0 || pod.Unwanted:
-	case pod.Subset == "" && !pod.Declared: // from now on it may be one of any subset
+	case pod.Subset == "" && !pod.Declared && !pod.HandedOver: // from now on it may be one of any subset
 		t.Subsets[at].Available--
 		t.Subsets[at].Total--
 		t.Unplaced++

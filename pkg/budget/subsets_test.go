@@ -34,10 +34,10 @@ func perZone(rule string) *v1beta1.PodUnavailableBudget {
 }
 
 // inZones reads facts such as "a=3 +++ b=2 +-": for each zone how many pods its workload asks for, and its pods. Without a number a shared workload asks for
-// the pods that exist, and for shared more. A pod is + available, ? doubtful, - unavailable, . pending, x gone, e exempt. The zone "_" is none. The pods are
+// the pods that exist, and for shared more. A pod is + available, h available and handed over, ? doubtful, - unavailable, . pending, x gone, e exempt. The zone "_" is none. The pods are
 // a0, a1, …
 func inZones(text string, unplaced int32) Facts {
-	states := map[rune]State{'+': Available, '?': Doubtful, '-': Unavailable, '.': Pending, 'x': Gone, 'e': Exempt}
+	states := map[rune]State{'+': Available, 'h': Available, '?': Doubtful, '-': Unavailable, '.': Pending, 'x': Gone, 'e': Exempt}
 	f := Facts{Unplaced: unplaced}
 	words := strings.Fields(text)
 	for i := 0; i < len(words); i += 2 {
@@ -50,7 +50,7 @@ func inZones(text string, unplaced int32) Facts {
 		if words[i+1] != "none" {
 			for n, state := range words[i+1] {
 				name := fmt.Sprintf("%s%d", zone, n)
-				f.Pods = append(f.Pods, Pod{Name: name, UID: types.UID(name), State: states[state], Subset: strings.Trim(zone, "_"), Declared: declared})
+				f.Pods = append(f.Pods, Pod{Name: name, UID: types.UID(name), State: states[state], Subset: strings.Trim(zone, "_"), Declared: declared, HandedOver: state == 'h'})
 			}
 		}
 		f.Workloads = append(f.Workloads, Workload{Name: "StatefulSet " + zone, Replicas: int32(replicas)})
@@ -86,6 +86,13 @@ func TestPerSubset(t *testing.T) {
 		"a missing pod of a shared workload counts in each":       {rule: "max 1", pods: "a ++ b ++", unplaced: 1, ask: "a0 b0", want: "--", says: "1 missing pods may be of any subset"},
 		"both rules": {rule: "max 1, one", pods: "a=2 ++ b=2 ++", ask: "a0 a1 b0", want: "+--"},
 		"of none, a pod that the subset does not need":             {rule: "max 0", pods: "a=2 +++", ask: "a0 a1", want: "+-"},
+		"a pod that is handed over is more than a subset needs":    {rule: "max 0", pods: "a h++", ask: "a0 a1", want: "+-", says: "subset a has 0 unavailable of 2 pods"},
+		"while nobody has made the pod in its place":               {rule: "max 0", pods: "a h++", unplaced: 1, ask: "a0", want: "-", says: "may be of any subset"},
+		"while the pod in its place has not started":               {rule: "max 0", pods: "a h++.", ask: "a0", want: "-", says: "subset a has 0 unavailable of 3 pods"},
+		"while the pod in its place has no subset":                 {rule: "one", pods: "a h++ _ .", ask: "a0", want: "+"},
+		"the pod in its place is in another subset":                {rule: "one", pods: "a h++ b ++- c +", ask: "a0 c0", want: "+-", says: "subset b has 1"},
+		"one without a subset is more than its workload needs":     {rule: "max 0", pods: "a ++ _ h", ask: "_0 a0", want: "+-"},
+		"one of a workload in one subset":                          {rule: "max 0", pods: "a=2 h++", ask: "a0 a1", want: "+-"},
 		"one who comes back for the same pod needs the same again": {rule: "one", pods: "a=2 ++ b=2 ++", ask: "a0 a0 b0", want: "++-"},
 	} {
 		t.Run(name, func(t *testing.T) {

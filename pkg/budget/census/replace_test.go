@@ -68,3 +68,18 @@ func TestAPodMayBeHandedToTheOwnerOfItsReplicaSet(t *testing.T) {
 		}
 	}
 }
+
+// TestAPodThatIsHandedOverFillsNoPlaceOfItsWorkload: the pod in its place is missing until it exists, and may come to any subset.
+func TestAPodThatIsHandedOverFillsNoPlaceOfItsWorkload(t *testing.T) {
+	for annotation, unplaced := range map[string]int32{"": 0, `{"budget":"web","replicaSet":"rs","uid":"rs"}`: 1} {
+		pod := &corev1.Pod{ObjectMeta: of("a", ownedBy("apps/v1", "Deployment", "web", "web"))}
+		if annotation != "" {
+			pod.Annotations = map[string]string{v1beta1.ReplacedFirstAnnotation: annotation}
+		}
+		policy := perZone(t, bySelector())
+		count, err := censusOf(t, interceptor.Funcs{}, &appsv1.Deployment{ObjectMeta: of("web", nil), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(1))}}, pod).Take(t.Context(), "ns", policy, "")
+		if err != nil || count.Unplaced != unplaced {
+			t.Errorf("%q: %d may be of any subset, want %d; error %v", annotation, count.Unplaced, unplaced, err)
+		}
+	}
+}

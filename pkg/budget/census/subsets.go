@@ -50,7 +50,7 @@ func (o *owners) divide(ctx context.Context, count *Count, policy *budget.Policy
 	}
 	for i := range count.Pods {
 		above := top(i)
-		if _, is := shared[above]; is && count.Facts.Pods[i].State != budget.Gone {
+		if _, is := shared[above]; is && count.Facts.Pods[i].State != budget.Gone && !count.Facts.Pods[i].HandedOver {
 			shared[above]++
 		}
 	}

@@ -60,12 +60,15 @@ func (c condition) set(conditions *[]metav1.Condition, generation int64, now met
 }
 
 func disruptionAllowed(policy *model.Policy, facts model.Facts, t model.Tally) condition {
-	held := policy.Holder(&t)
+	held, first := policy.Holder(&t), ""
+	if policy.ReplaceFirst > 0 {
+		first = "; a new pod is made before one is evicted or deleted"
+	}
 	switch {
 	case t.Unknown != "":
 		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1beta1.ReasonReplicasUnknown, "no available pod may be deleted, evicted or restarted: " + t.Unknown}
 	case held != "":
-		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1beta1.ReasonHeldBySubset, held + model.Missing(facts)}
+		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1beta1.ReasonHeldBySubset, held + first + model.Missing(facts)}
 	case t.Desired == 0 && len(t.Subsets) == 0:
 		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionTrue, v1beta1.ReasonNothingDesired, "no pod has to be available"}
 	case t.Allowed > 0 && len(t.Subsets) > 0:
@@ -73,9 +76,9 @@ func disruptionAllowed(policy *model.Policy, facts model.Facts, t model.Tally) c
 	case t.Allowed > 0:
 		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionTrue, v1beta1.ReasonSufficientPods,
 			fmt.Sprintf("%d of %d desired pods are available", t.Available, t.Desired)}
-	case t.Desired >= t.Total && policy.ReplaceFirst > 0:
+	case t.Desired >= t.Total && first != "":
 		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1beta1.ReasonReplacedFirst,
-			fmt.Sprintf("all %d pods must be available; a new pod is made before one is evicted or deleted%s", t.Total, model.Missing(facts))}
+			fmt.Sprintf("all %d pods must be available%s%s", t.Total, first, model.Missing(facts))}
 	case t.Desired >= t.Total:
 		return condition{v1beta1.ConditionDisruptionAllowed, metav1.ConditionFalse, v1beta1.ReasonNoneMayGo,
 			fmt.Sprintf("all %d pods must be available, so no pod may ever be deleted, evicted or restarted, and node drains never finish; raise maxUnavailable, lower minAvailable, or scale up", t.Total)}

@@ -122,8 +122,8 @@ type PodUnavailableBudgetSpec struct {
 	IgnoredPodSelector *metav1.LabelSelector `json:"ignoredPodSelector,omitempty"`
 
 	// ReplaceFirst makes a new pod before an available pod goes for whose eviction or deletion there is no room. The refusal says so, and the pod is evicted
-	// once the budget allows it, whether somebody asks again or not. It is for pods of Deployments without a PersistentVolumeClaim. Nil makes none. This
-	// field is an addition of Berth.
+	// once the budget allows it, whether somebody asks again or not. It is for pods of Deployments whose volume claims, if there are any, many pods may write.
+	// Nil makes none. This field is an addition of Berth.
 	//
 	// +optional
 	ReplaceFirst *ReplaceFirst `json:"replaceFirst,omitempty"`
