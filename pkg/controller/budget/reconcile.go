@@ -103,11 +103,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if r.takeBackAll(ctx, pub, policy, count, &plan) {
 		again = replaceRetry
 	}
-	for _, delay := range []time.Duration{again, plan.Next} {
-		if delay > 0 {
-			next = sooner(next, delay)
-		}
-	}
+	next = sooner(sooner(next, again), plan.Next)
 	if failed != nil {
 		klog.FromContext(ctx).Error(failed, "Writing labels and the PodDisruptionBudget will be tried again", "budget", klog.KObj(pub))
 		next = sooner(next, labelRetry)
@@ -125,8 +121,8 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 
 // sooner is the shorter of two delays before the next reconciliation. 0 means never.
 func sooner(a, b time.Duration) time.Duration {
-	if a == 0 {
-		return b
+	if a == 0 || b == 0 {
+		return a + b
 	}
 	return min(a, b)
 }
