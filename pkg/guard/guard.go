@@ -49,6 +49,8 @@ type Request struct {
 	Restarts bool
 	// DryRun is true if the decision must write nothing.
 	DryRun bool
+	// trial is true for a dry run that the real decision follows.
+	trial bool
 	// ByWorkload is true if the controller of a workload asks, which does not want a new pod in place of this one.
 	ByWorkload bool
 }
@@ -128,6 +130,8 @@ type inquiry struct {
 	// asked are the budgets that have answered.
 	asked  []types.NamespacedName
 	answer verdict
+	// first are the budgets that refuse in a trial and would have a new pod made first.
+	first []candidate
 	// above is the owner chain of the pod, nil until it is needed.
 	above *ancestry
 }
@@ -152,6 +156,8 @@ func (g *Guard) decideMissing(ctx context.Context, i *inquiry, reading *reading[
 // decideAmong asks the given budgets that have not answered yet. For a protected pod it always asks a budget that is alone, because that budget knows
 // best. If there are several, or the pod is not protected, it skips those of workloads that do not own the pod. A later list may have a skipped budget
 // again, with another workload by then, so decideAmong looks at it again.
+//
+// A pod of several budgets is replaced first if each of them allows its operation or would have a new pod made first. One of the latter has it made.
 func (g *Guard) decideAmong(ctx context.Context, i *inquiry, found []candidate) error {
 	found = slices.DeleteFunc(found, func(c candidate) bool { return slices.Contains(i.asked, c.name) })
 	if len(i.asked)+len(found) > 1 || !budget.IsProtected(i.request.Pod) {
@@ -159,11 +165,14 @@ func (g *Guard) decideAmong(ctx context.Context, i *inquiry, found []candidate) 
 	}
 	if len(found) > 1 && !i.request.DryRun {
 		trial := *i
-		trial.request.DryRun = true // so that the first budget records nothing if the second one refuses
+		trial.request.DryRun, trial.request.trial = true, true // so that the first budget records nothing if the second one refuses
 		if err := g.decideEach(ctx, &trial, found); err != nil || !trial.answer.Allowed {
 			i.answer = trial.answer
 			return err
 		}
+		found = append(trial.first, slices.DeleteFunc(found, func(c candidate) bool {
+			return slices.ContainsFunc(trial.first, func(f candidate) bool { return f.name == c.name })
+		})...)
 	}
 	return g.decideEach(ctx, i, found)
 }
@@ -180,6 +189,10 @@ func (g *Guard) decideEach(ctx context.Context, i *inquiry, candidates []candida
 			return fmt.Errorf("asking PodUnavailableBudget %s: %w", c.name, err)
 		}
 		i.asked = append(i.asked, c.name)
+		if i.request.trial && one.Reason == v1beta1.ReasonReplacedFirst {
+			i.first = append(i.first, c)
+			continue
+		}
 		if i.answer = i.answer.and(one); !i.answer.Allowed {
 			return nil
 		}
@@ -277,7 +290,7 @@ func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, reque
 	if k.counted.policy == nil {
 		return nothingTo(requests), nil
 	}
-	verdicts, decision := s.judge(pub, &k.counted, requests)
+	verdicts, decision := s.judge(ctx, pub, &k.counted, requests)
 	if !decision.Changed {
 		return verdicts, nil
 	}
@@ -289,7 +302,7 @@ func (s *store) decideBy(ctx context.Context, known *v1beta1.PodUnavailableBudge
 	if err := s.take(ctx, known, requests, k); err != nil || k.counted.policy == nil {
 		return nil, nil //nolint:nilerr // the latest budget may differ; if it does not, its round reports the error
 	}
-	verdicts, decision := s.judge(known, &k.counted, requests)
+	verdicts, decision := s.judge(ctx, known, &k.counted, requests)
 	if !decision.Changed {
 		if k.isYoung(s.clock.Now()) && !slices.ContainsFunc(verdicts, func(v verdict) bool { return v.Allowed }) {
 			return verdicts, nil
@@ -305,7 +318,7 @@ func (s *store) decideBy(ctx context.Context, known *v1beta1.PodUnavailableBudge
 }
 
 // judge returns the verdicts of the budget by the count, and the decision: what must be written before the verdicts hold.
-func (s *store) judge(pub *v1beta1.PodUnavailableBudget, counted *snapshot, requests []Request) ([]verdict, budget.Decision) {
+func (s *store) judge(ctx context.Context, pub *v1beta1.PodUnavailableBudget, counted *snapshot, requests []Request) ([]verdict, budget.Decision) {
 	verdicts := nothingTo(requests)
 	policy, count := counted.policy, counted.count
 	facts := count.Facts
@@ -314,6 +327,13 @@ func (s *store) judge(pub *v1beta1.PodUnavailableBudget, counted *snapshot, requ
 		verdicts[i].covers = count.Covers(requests[i].Pod.UID) || policy.Target == nil && isPicked(requests[i].Pod, count)
 	}
 	trial, binding := sort(count, requests)
+	for _, asked := range []asked{trial, binding} {
+		for i, index := range asked.index {
+			if r := &requests[index]; policy.ReplaceFirst > 0 && !r.ByWorkload && (!r.DryRun || r.trial) { // a dry run must not promise what nobody has written down
+				s.lookForObstacle(ctx, count.Find(r.Pod.UID), &asked.requests[i])
+			}
+		}
+	}
 	for _, index := range trial.index { // each alone: a dry run takes no room from the next
 		one := policy.Decide(facts, trial.take(index), s.now())
 		verdicts[index].Verdict = one.Verdicts[0]
@@ -325,6 +345,32 @@ func (s *store) judge(pub *v1beta1.PodUnavailableBudget, counted *snapshot, requ
 		verdicts[index].refusedBy(pub)
 	}
 	return verdicts, decision
+}
+
+// lookForObstacle says in a request whether a new pod can be made before this one is deleted or evicted.
+func (s *store) lookForObstacle(ctx context.Context, pod *corev1.Pod, r *budget.Request) {
+	switch {
+	case r.Operation != v1beta1.OperationDelete && r.Operation != v1beta1.OperationEvict, budget.HandoverOf(pod) != nil:
+		return
+	case !budget.IsReplaceable(pod):
+		r.Obstacle = "it has no ReplicaSet of a Deployment"
+		return
+	}
+	for i := range pod.Spec.Volumes {
+		source, claim := pod.Spec.Volumes[i].PersistentVolumeClaim, &corev1.PersistentVolumeClaim{}
+		if source == nil {
+			continue
+		}
+		if err := s.live.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: source.ClaimName}, claim); err != nil {
+			r.Obstacle = "volume claim " + source.ClaimName + " cannot be read: " + err.Error()
+			return
+		}
+		if budget.IsExclusive(claim) {
+			r.Obstacle = "only one pod, or the pods of one node, may write volume claim " + source.ClaimName
+			return
+		}
+	}
+	r.Replaceable = true
 }
 
 // write writes the ledger of a decision, with the resourceVersion of the budget that was judged. It returns the verdicts that hold afterwards.
@@ -412,8 +458,6 @@ func sort(count *census.Count, requests []Request) (trial, binding asked) {
 			one.Revision = r.Pod.ResourceVersion
 		case v1beta1.OperationLeave:
 			one.Exempts = budget.IsExempt(r.After, count.Ignored)
-		case v1beta1.OperationDelete, v1beta1.OperationEvict: // a dry run must not promise what nobody has written down
-			one.Replaceable = !r.ByWorkload && !r.DryRun && budget.IsReplaceable(pod)
 		}
 		if r.DryRun {
 			trial.add(i, one)

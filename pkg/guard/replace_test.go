@@ -1,12 +1,15 @@
 package guard
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
@@ -59,6 +62,65 @@ func TestWhoseRequestHasAPodReplacedFirst(t *testing.T) {
 			}
 			if noted := len(pub.Status.Replacing) == 1 && pub.Status.Replacing[0].Name == "web-0"; noted != (tc.want == v1beta1.ReasonReplacedFirst) || len(pub.Status.Ledger) > 0 {
 				t.Errorf("%+v", pub.Status)
+			}
+		})
+	}
+}
+
+func TestWhatKeepsAPodFromBeingReplacedFirst(t *testing.T) {
+	claim := func(mode corev1.PersistentVolumeAccessMode) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{mode}}}
+	}
+	// beside is another budget of the same pods.
+	beside := func(available int32, first *v1beta1.ReplaceFirst) *v1beta1.PodUnavailableBudget {
+		return &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "beside", UID: "beside", Generation: 1}, Spec: v1beta1.PodUnavailableBudgetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, MinAvailable: ptr.To(intstr.FromInt32(available)), ReplaceFirst: first}}
+	}
+	for name, tc := range map[string]struct {
+		extra   client.Object
+		claimed bool
+		want    v1beta1.Reason
+		by      string
+		says    string
+	}{
+		"nothing":                                {nil, false, v1beta1.ReasonReplacedFirst, "web", "a new pod is made first"},
+		"a volume that many pods may write":      {claim(corev1.ReadWriteMany), true, v1beta1.ReasonReplacedFirst, "web", "a new pod is made first"},
+		"a volume that one node may write":       {claim(corev1.ReadWriteOnce), true, v1beta1.ReasonBudgetExhausted, "web", "may write volume claim data"},
+		"a volume claim that is gone":            {nil, true, v1beta1.ReasonBudgetExhausted, "web", "volume claim data cannot be read"},
+		"another budget with room":               {beside(1, nil), false, v1beta1.ReasonReplacedFirst, "web", "a new pod is made first"},
+		"another budget that replaces first too": {beside(2, &v1beta1.ReplaceFirst{}), false, v1beta1.ReasonReplacedFirst, "beside", "a new pod is made first"},
+		"another budget that does not":           {beside(2, nil), false, v1beta1.ReasonBudgetExhausted, "beside", "lower minAvailable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := cluster(t, 2, interceptor.Funcs{})
+			evicted, pubs := &corev1.Pod{}, &v1beta1.PodUnavailableBudgetList{}
+			do := func(err error) {
+				t.Helper()
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if do(c.List(t.Context(), pubs)); tc.extra != nil {
+				do(c.Create(t.Context(), tc.extra))
+			}
+			pub := &pubs.Items[0]
+			pub.Spec.MaxUnavailable, pub.Spec.ReplaceFirst = ptr.To(intstr.FromInt32(0)), &v1beta1.ReplaceFirst{}
+			do(c.Update(t.Context(), pub))
+			do(c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web-0"}, evicted))
+			if evicted.Labels["pod-template-hash"] = "x"; tc.claimed {
+				evicted.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+			}
+			do(c.Update(t.Context(), evicted))
+			v, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: evicted, Operation: v1beta1.OperationEvict})
+			if err != nil || v.Reason != tc.want || !strings.Contains(v.Message, "PodUnavailableBudget "+tc.by+" ") || !strings.Contains(v.Message, tc.says) {
+				t.Errorf("got %+v, %v; want %s of %s", v, err, tc.want, tc.by)
+			}
+			do(c.List(t.Context(), pubs))
+			for i := range pubs.Items {
+				pub := &pubs.Items[i]
+				if noted := tc.want == v1beta1.ReasonReplacedFirst && tc.by == pub.Name; noted != (len(pub.Status.Replacing) == 1) || len(pub.Status.Ledger) > 0 {
+					t.Errorf("%s: %+v", pub.Name, pub.Status)
+				}
 			}
 		})
 	}
