@@ -32,6 +32,8 @@ type Member struct {
 	Lives bool
 	// Why says what somebody has to do before the cluster is reachable. Empty if nobody knows.
 	Why string
+	// Late is true if the cluster has not answered yet in this round. Local is from its cache then, and may lack the last write. Nothing is written there.
+	Late bool
 	// Local is the ReplicaSet of the FederatedReplicaSet. Nil if there is none. For a cluster that does not answer it is what was seen last, or nil if that is not known.
 	Local *Local
 	// Taken is true if another ReplicaSet has the name, which Berth must not touch.

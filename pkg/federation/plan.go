@@ -233,10 +233,13 @@ func (r *round) count(pl *place) {
 	if pl.Taken {
 		r.wait(takenInterval) // nobody tells when the other ReplicaSet goes
 	}
+	if pl.Late {
+		pl.asked = pl.before.Wanted // the last write may have arrived
+	}
 	if pl.Local == nil {
 		return
 	}
-	pl.asked, pl.available = pl.Local.Replicas, pl.Local.available()
+	pl.asked, pl.available = max(pl.asked, pl.Local.Replicas), pl.Local.available()
 	for i := range pl.Local.Pods {
 		pod := &pl.Local.Pods[i]
 		if pod.Bound {
@@ -246,6 +249,9 @@ func (r *round) count(pl *place) {
 		}
 	}
 	pl.firm = min(pl.scheduled, pl.asked)
+	if pl.Late && pl.before.Name != "" { // the last write may have ended some
+		pl.firm, pl.available = min(pl.firm, pl.before.Wanted), min(pl.available, pl.before.Wanted)
+	}
 	if missing := pl.asked - int32(len(pl.Local.Pods)); missing > 0 && r.isOver(pl.Local.FailingSince) {
 		pl.stuck += missing
 	}
@@ -484,6 +490,9 @@ func (r *round) approach() {
 	next := allocation.Approach(limit, places)
 	room := max(int64(r.Replicas)-r.made, 0) + int64(r.MaxMoving)
 	for i, pl := range r.places {
+		if pl.Late {
+			next[i] = pl.asked
+		}
 		room -= int64(min(next[i], pl.asked))
 	}
 	for i, pl := range r.places {

@@ -18,7 +18,7 @@ func (r *round) result() Plan {
 	plan := Plan{Again: r.again}
 	for _, pl := range r.places {
 		w := Wanted{Member: pl.Name, Local: pl.Local, Replicas: pl.next, Leaving: pl.leaving}
-		if pl.Local == nil && pl.next == 0 || pl.Local != nil && pl.Local.Deleting || pl.Taken {
+		if pl.Local == nil && pl.next == 0 || pl.Local != nil && pl.Local.Deleting || pl.Taken || pl.Late {
 			continue
 		}
 		w.Delete = pl.leaving && pl.asked == 0 && len(pl.Local.Pods) == 0

@@ -42,8 +42,8 @@ type cluster struct {
 	away     bool
 	// lives is true if it is away because it refuses the hub.
 	lives bool
-	// silent is true for one look of the hub, whose request there fails although the cluster answers.
-	silent bool
+	// slow is true for a look of the hub in which the cluster answers too late. Its cache does not have the last write.
+	slow bool
 	// ill is true while no pod becomes available.
 	ill bool
 	// since is when away last changed.
@@ -176,14 +176,11 @@ func (w *world) clock() time.Time { return w.now.Add(w.skew) }
 func (w *world) observe() Observed {
 	in := Observed{Now: w.clock(), Status: w.status.DeepCopy()}
 	for _, c := range w.clusters {
-		if c.silent && !c.away {
-			in.Members = append(in.Members, Member{Name: c.name}) // as the adapter says it
-			continue
-		}
-		if !c.away {
+		slow := c.slow && !c.away
+		if !c.away && !(slow && c.seen != nil) {
 			c.seen = copyOf(c.local)
 		}
-		in.Members = append(in.Members, Member{Name: c.name, Identity: c.identity, Reachable: !c.away, Lives: c.lives, Since: c.since, Local: copyOf(c.seen)})
+		in.Members = append(in.Members, Member{Name: c.name, Identity: c.identity, Reachable: !c.away, Lives: c.lives, Since: c.since, Late: slow, Local: copyOf(c.seen)})
 	}
 	return in
 }
@@ -231,8 +228,8 @@ func (w *world) reconcile(crash bool) {
 func (w *world) write(wanted Wanted) {
 	w.t.Helper()
 	c := w.clusters[slices.IndexFunc(w.clusters, func(c *cluster) bool { return c.name == wanted.Member })]
-	if c.away {
-		w.fail("%s is away and is written", c.name)
+	if c.away || c.slow {
+		w.fail("%s is away or slow, and is written", c.name)
 	}
 	if wanted.Delete {
 		if c.local == nil || len(c.local.Pods) > 0 {
@@ -315,7 +312,7 @@ func (w *world) round(crash bool, passed time.Duration) {
 // whereItAnswers are the clusters that are not away, how many of their pods are available, and what they are to have by the status.
 func (w *world) whereItAnswers() (answer []*cluster, here, shares int32) {
 	for _, c := range w.clusters {
-		if !c.away && !c.silent {
+		if !c.away {
 			answer = append(answer, c)
 			if s := statusOf(&w.status, c.name); s != nil {
 				shares += s.Share
@@ -477,12 +474,11 @@ func nothingIsMovedInVain(jumps bool) worlds.Play {
 		policy := policyOf(int32(1+random.IntN(30)), random.Yes("rebalance", 2), clusters)
 		w := newWorld(t, random, policy, make([]int32, 2+random.IntN(3))...)
 		w.changeRoom()
-		var silent *cluster // in this look
+		var slow *cluster // in this look
 		options := []string{"room", "total", "away", "away", "silent", "restart", "clock", "clock", "ill", "round", "round", "round", "round", "round", "round", "round"}
 		for range random.Steps(80) {
-			was := silent
-			if silent = nil; was != nil {
-				was.silent = false
+			if slow != nil {
+				slow.slow = false
 			}
 			switch random.Pick(options...) {
 			case "room":
@@ -495,10 +491,9 @@ func nothingIsMovedInVain(jumps bool) worlds.Play {
 				i := random.IntN(len(w.clusters))
 				w.setAway(i, !w.clusters[i].away)
 			case "silent":
-				if silent = w.clusters[random.IntN(len(w.clusters))]; silent != was { // twice in a row is no accident
-					silent.silent = true
-					w.say("%s does not answer once", silent.name)
-				}
+				slow = w.clusters[random.IntN(len(w.clusters))]
+				slow.slow = true
+				w.say("%s answers late", slow.name)
 			case "restart":
 				w.restart()
 			case "ill":
@@ -516,7 +511,7 @@ func nothingIsMovedInVain(jumps bool) worlds.Play {
 		}
 		for i := range w.clusters {
 			w.setAway(i, false)
-			w.clusters[i].ill, w.clusters[i].silent = false, false
+			w.clusters[i].ill, w.clusters[i].slow = false, false
 		}
 		if jumps {
 			w.skew = 0

@@ -24,6 +24,7 @@ import (
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	model "github.com/berth-project/berth/pkg/federation"
+	"github.com/berth-project/berth/pkg/members"
 )
 
 // applied is what was applied to a ReplicaSet, and the generation that it had afterwards. If it has another generation, somebody has changed its spec. It only saves requests.
@@ -80,7 +81,7 @@ func (r *reconciler) steps(frs *v1alpha1.FederatedReplicaSet, policy *model.Poli
 			s.rendered = set
 		}
 		switch {
-		case isDone(&s, frs, was):
+		case isDone(&s, frs.UID, was):
 		case s.Lowers():
 			lower = append(lower, s)
 		default:
@@ -90,7 +91,7 @@ func (r *reconciler) steps(frs *v1alpha1.FederatedReplicaSet, policy *model.Poli
 	return lower, rest, nil
 }
 
-func isDone(s *step, frs *v1alpha1.FederatedReplicaSet, was *sync.Map) bool {
+func isDone(s *step, owner types.UID, was *sync.Map) bool {
 	switch {
 	case s.local.set == nil || s.Delete:
 		return false
@@ -98,7 +99,7 @@ func isDone(s *step, frs *v1alpha1.FederatedReplicaSet, was *sync.Map) bool {
 		return !s.Lowers()
 	default:
 		last, known := was.Load(s.Member)
-		return known && last == applied{s.local.set.UID, s.hash, s.local.set.Generation} && isOurs(s.local.set, frs) && s.local.set.Labels[v1alpha1.HubLabel] != ""
+		return known && last == applied{s.local.set.UID, s.hash, s.local.set.Generation} && isOurs(s.local.set, owner) && s.local.set.Labels[v1alpha1.HubLabel] != ""
 	}
 }
 
@@ -113,7 +114,6 @@ func (r *reconciler) appliedOf(frs types.NamespacedName) *sync.Map {
 
 // outcome of all writes.
 type outcome struct {
-	mu sync.Mutex
 	// refused are messages of API servers that do not accept the ReplicaSet, by cluster.
 	refused map[string]string
 	// scaled says which clusters were asked for another number of replicas.
@@ -124,10 +124,9 @@ type outcome struct {
 }
 
 // add notes how a write ended. It is false if the write failed.
-func (o *outcome) add(s *step, is result, err error) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch is {
+func (o *outcome) add(e *end) bool {
+	s, err := e.step, e.err
+	switch e.is {
 	case isWritten:
 		if s.before() != s.Replicas && !s.Delete {
 			o.scaled = append(o.scaled, fmt.Sprintf("%s from %d to %d replicas", s.Member, s.before(), s.Replicas))
@@ -213,7 +212,7 @@ func (r *reconciler) afford(v *view, kept int64) ([]step, error) {
 					return nil, err
 				}
 			}
-			if s.Local == nil && n == 0 || isDone(&s, v.frs, was) {
+			if s.Local == nil && n == 0 || isDone(&s, v.frs.UID, was) {
 				continue
 			}
 		}
@@ -230,36 +229,39 @@ func (s *step) before() int32 {
 	return s.Local.Replicas
 }
 
-// all carries out steps at the same time. It returns how many replicas stay because those that were to lower them failed.
+// all carries out steps at the same time. It returns how many replicas stay because those that were to lower them failed, or have not ended yet.
 func (r *reconciler) all(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, steps []step, o *outcome) (kept int64) {
-	done := make([]bool, len(steps))
-	var writing sync.WaitGroup
+	key, errands := client.ObjectKeyFromObject(frs), make([]members.Errand, len(steps))
 	for i := range steps {
-		writing.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-			defer cancel()
-			err := r.write(ctx, frs, &steps[i])
-			is := steps[i].resultOf(err)
-			r.measures.wrote(steps[i].operation(), is)
-			done[i] = o.add(&steps[i], r.patient(failure{client.ObjectKeyFromObject(frs), steps[i].Member}, is), err)
-		})
+		errands[i] = members.Errand{Object: key, Member: steps[i].Member}
 	}
-	writing.Wait()
-	for i := range steps {
-		if !done[i] {
+	for i, end := range r.writing.Each(ctx, errands, func(ctx context.Context, i int) end {
+		err := r.write(ctx, key, &steps[i])
+		is := steps[i].resultOf(err)
+		r.measures.wrote(steps[i].operation(), is)
+		return end{&steps[i], r.patient(failure{errands[i], false}, is), err}
+	}) {
+		if end == nil || !o.add(end) {
 			kept += int64(max(steps[i].before()-steps[i].Replicas, 0))
 		}
 	}
 	return kept
 }
 
-// failure names the ReplicaSet in a cluster.
-type failure struct {
-	frs    types.NamespacedName
-	member string
+// end is how a write ended.
+type end struct {
+	step *step
+	is   result
+	err  error
 }
 
-// patient is a result, or a refusal if writes of a ReplicaSet have failed for too long: its cluster answers and cannot store anything, for instance. Then others get what is due there.
+// failure is what fails in a cluster.
+type failure struct {
+	members.Errand
+	reads bool
+}
+
+// patient is a result, or a refusal if requests for a ReplicaSet have failed for too long: its cluster answers and cannot store anything, for instance. Then others get what is due there.
 func (r *reconciler) patient(of failure, is result) result {
 	if is != isFailed {
 		r.failing.Delete(of)
@@ -273,7 +275,7 @@ func (r *reconciler) patient(of failure, is result) result {
 }
 
 // write carries out one step. It fails if the ReplicaSet has changed since it was read.
-func (r *reconciler) write(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, s *step) error {
+func (r *reconciler) write(ctx context.Context, frs types.NamespacedName, s *step) error {
 	to, err := r.members.Client(s.Member)
 	if err != nil {
 		return err
@@ -306,7 +308,7 @@ func (r *reconciler) write(ctx context.Context, frs *v1alpha1.FederatedReplicaSe
 		err = to.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.ForceOwnership, client.FieldOwner(v1alpha1.FieldManager))
 	}
 	if err == nil {
-		r.appliedOf(client.ObjectKeyFromObject(frs)).Store(s.Member, applied{object.GetUID(), s.hash, object.GetGeneration()})
+		r.appliedOf(frs).Store(s.Member, applied{object.GetUID(), s.hash, object.GetGeneration()})
 	}
 	return err
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,9 +19,6 @@ import (
 	model "github.com/berth-project/berth/pkg/federation"
 	"github.com/berth-project/berth/pkg/members"
 )
-
-// requestTimeout bounds every request to a cluster. One that does not answer in time counts as one that does not answer.
-const requestTimeout = 5 * time.Second
 
 // Members are the clusters. No method waits for a cluster.
 type Members interface {
@@ -79,33 +76,49 @@ func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplic
 	cached := r.cachedReading(frs, policy)
 	known := r.members.List()
 	all := make([]local, len(known))
-	ask := func(l *local) {
-		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-		defer cancel()
-		r.observe(ctx, l, live)
-	}
-	var reading sync.WaitGroup
-	for i, m := range known {
-		l := &all[i]
-		l.Member = model.Member{Name: m.Name, Identity: m.Identity, Reachable: m.Reachable, Since: m.Since, Lives: m.Lives, Why: m.Why, Room: m.Room}
-		switch {
-		case !m.Reachable:
-		case from == theCaches: // nobody waits for anything there
-			r.observe(ctx, l, cached)
-			if l.Reachable && l.set == nil && wasTaken(frs, l.Name) { // the caches have no ReplicaSets of others
-				reading.Go(func() { ask(l) })
-			}
-		default:
-			reading.Go(func() { ask(l) })
+	var asked []*local
+	var errands []members.Errand
+	take := func(l *local, of members.Errand, answer *seen) {
+		if l.Late = answer == nil; !l.Late {
+			r.answered(ctx, l, answer, failure{of, true}, cached)
+			return
+		}
+		if r.recall(ctx, l, cached); l.set == nil {
+			l.Taken = wasTaken(frs, l.Name)
 		}
 	}
-	reading.Wait()
+	for i, m := range known {
+		l, of := &all[i], members.Errand{Object: client.ObjectKeyFromObject(frs), Member: m.Name}
+		l.Member = model.Member{Name: m.Name, Identity: m.Identity, Reachable: m.Reachable, Since: m.Since, Lives: m.Lives, Why: m.Why, Room: m.Room}
+		if !m.Reachable {
+			continue
+		}
+		live := from != theCaches // nobody waits for anything there
+		if !live {
+			r.recall(ctx, l, cached)
+			live = l.Reachable && l.set == nil && wasTaken(frs, l.Name) // the caches have no ReplicaSets of others
+		}
+		switch {
+		case !l.Reachable:
+		case r.reading.Runs(of), r.writing.Runs(of):
+			take(l, of, nil)
+		case live:
+			if answer := r.reading.Late(of); answer != nil && !(answer.brief && from == theServers) {
+				take(l, of, answer)
+				continue
+			}
+			asked, errands = append(asked, l), append(errands, of)
+		}
+	}
+	for i, answer := range r.reading.Each(ctx, errands, func(ctx context.Context, i int) seen { return r.read(ctx, errands[i].Member, live) }) {
+		take(asked[i], errands[i], answer)
+	}
 	return all, nil
 }
 
 // reading is how the ReplicaSet of a FederatedReplicaSet, and its pods, are read in any cluster.
 type reading struct {
-	frs    *v1alpha1.FederatedReplicaSet
+	owner  types.UID
 	policy *model.Policy
 	// set is nil if there is no ReplicaSet. It may be shared.
 	set    func(ctx context.Context, cluster string) (*appsv1.ReplicaSet, error)
@@ -118,7 +131,7 @@ type reading struct {
 func (r *reconciler) cachedReading(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy) *reading {
 	ofSet, key := client.MatchingFields{members.OwnerIndex: frs.Name}, client.ObjectKeyFromObject(frs).String()
 	return &reading{
-		frs: frs, policy: policy, reader: r.members.Cache, briefly: true,
+		owner: frs.UID, policy: policy, reader: r.members.Cache, briefly: true,
 		set: func(_ context.Context, cluster string) (*appsv1.ReplicaSet, error) {
 			return r.members.ReplicaSet(cluster, key)
 		},
@@ -131,15 +144,16 @@ func (r *reconciler) liveReading(frs *v1alpha1.FederatedReplicaSet, policy *mode
 	if err != nil {
 		return nil, err
 	}
+	key := client.ObjectKeyFromObject(frs)
 	return &reading{
-		frs: frs, policy: policy, reader: func(cluster string) (client.Reader, error) { return r.members.Client(cluster) }, briefly: briefly,
+		owner: frs.UID, policy: policy, reader: func(cluster string) (client.Reader, error) { return r.members.Client(cluster) }, briefly: briefly,
 		set: func(ctx context.Context, cluster string) (*appsv1.ReplicaSet, error) {
 			server, err := r.members.Client(cluster)
 			if err != nil {
 				return nil, err
 			}
 			set := &appsv1.ReplicaSet{}
-			if err := server.Get(ctx, client.ObjectKeyFromObject(frs), set); err != nil {
+			if err := server.Get(ctx, key, set); err != nil {
 				return nil, client.IgnoreNotFound(err)
 			}
 			return set, nil
@@ -153,45 +167,76 @@ func wasTaken(frs *v1alpha1.FederatedReplicaSet, cluster string) bool {
 	return slices.ContainsFunc(frs.Status.Clusters, func(c v1alpha1.ClusterStatus) bool { return c.Name == cluster && c.State == v1alpha1.ClusterNameTaken })
 }
 
-// observe reads one cluster. A cluster that cannot be read is one that does not answer.
-func (r *reconciler) observe(ctx context.Context, l *local, how *reading) {
-	if err := r.read(ctx, l, how); err != nil {
-		klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", l.Name, "err", err)
-		*l = local{Member: model.Member{Name: l.Name}}
+// seen is what one cluster has of a FederatedReplicaSet. It is empty if there is nothing.
+type seen struct {
+	set   *metav1.ObjectMeta
+	local *model.Local
+	taken bool
+	// brief is true if the status of the ReplicaSet tells of its pods.
+	brief bool
+	err   error
+}
+
+// recall says what the cache of a cluster has. A cluster without a cache is one that does not answer.
+func (r *reconciler) recall(ctx context.Context, l *local, how *reading) {
+	s := r.read(ctx, l.Name, how)
+	if s.err != nil {
+		r.silent(ctx, l, s.err)
+		return
+	}
+	l.set, l.Local, l.Taken = s.set, s.local, s.taken
+}
+
+// answered says what an API server has answered. One that answers with errors is late: members.Set says whether it is there. If it has done so for too long, nothing is known of it.
+func (r *reconciler) answered(ctx context.Context, l *local, s *seen, of failure, cached *reading) {
+	is := isWritten
+	if s.err != nil {
+		is = isFailed
+	}
+	switch r.patient(of, is) {
+	case isWritten:
+		l.set, l.Local, l.Taken = s.set, s.local, s.taken
+	case isFailed:
+		klog.FromContext(ctx).V(2).Info("Cannot read a cluster", "cluster", l.Name, "err", s.err)
+		l.Late = true
+		r.recall(ctx, l, cached)
+	default:
+		r.silent(ctx, l, s.err)
 	}
 }
 
-func (r *reconciler) read(ctx context.Context, l *local, how *reading) error {
-	set, err := how.set(ctx, l.Name)
+func (r *reconciler) silent(ctx context.Context, l *local, err error) {
+	klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", l.Name, "err", err)
+	*l = local{Member: model.Member{Name: l.Name}}
+}
+
+func (r *reconciler) read(ctx context.Context, cluster string, how *reading) seen {
+	set, err := how.set(ctx, cluster)
 	if err != nil {
-		return fmt.Errorf("reading the ReplicaSet: %w", err)
+		return seen{err: fmt.Errorf("reading the ReplicaSet: %w", err)}
 	}
 	if set == nil {
-		return nil
+		return seen{}
 	}
-	if !isOurs(&set.ObjectMeta, how.frs) && !isAdoptable(set, how.policy) {
-		l.Taken = true
-		return nil
+	if !isOurs(&set.ObjectMeta, how.owner) && !isAdoptable(set, how.policy) {
+		return seen{taken: true}
 	}
-	l.set = &set.ObjectMeta
 	if how.briefly && isSettled(set) {
-		l.Local = &model.Local{Replicas: replicasOf(set), Pods: settledPods(replicasOf(set))}
-		return nil
+		return seen{set: &set.ObjectMeta, brief: true, local: &model.Local{Replicas: replicasOf(set), Pods: settledPods(replicasOf(set))}}
 	}
-	reader, err := how.reader(l.Name)
+	reader, err := how.reader(cluster)
 	if err != nil {
-		return err
+		return seen{err: err}
 	}
 	var pods corev1.PodList
 	if err := reader.List(ctx, &pods, how.list...); err != nil {
-		return fmt.Errorf("listing pods: %w", err)
+		return seen{err: fmt.Errorf("listing pods: %w", err)}
 	}
-	l.Local = r.localOf(set, pods.Items)
-	return nil
+	return seen{set: &set.ObjectMeta, local: r.localOf(set, pods.Items)}
 }
 
-func isOurs(set *metav1.ObjectMeta, frs *v1alpha1.FederatedReplicaSet) bool {
-	return set.Labels[v1alpha1.OwnerLabel] == string(frs.UID)
+func isOurs(set *metav1.ObjectMeta, owner types.UID) bool {
+	return set.Labels[v1alpha1.OwnerLabel] == string(owner)
 }
 
 // isAdoptable is true for a ReplicaSet that its owner has labelled for Berth to take over, and whose pods are those that the FederatedReplicaSet selects.

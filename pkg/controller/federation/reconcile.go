@@ -27,6 +27,7 @@ import (
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	model "github.com/berth-project/berth/pkg/federation"
+	"github.com/berth-project/berth/pkg/members"
 )
 
 const (
@@ -36,7 +37,9 @@ const (
 	unknownInterval = time.Second
 	// cascadeInterval is how often a cluster is asked again whose ReplicaSet is to be deleted.
 	cascadeInterval = 10 * time.Second
-	// failsFor is for how long writes to a cluster may fail before they count as refused.
+	// lateInterval is how often a cluster is asked again that answers late, or with errors.
+	lateInterval = 5 * time.Second
+	// failsFor is for how long requests to a cluster may fail before they count as refused.
 	failsFor = time.Minute
 	// longestComplaint bounds what is quoted of a cluster, in bytes. It chooses what its errors say.
 	longestComplaint = 300
@@ -62,7 +65,10 @@ type reconciler struct {
 	primed map[string]time.Time
 	// applied is what was applied last, of type types.NamespacedName to *sync.Map; see appliedOf.
 	applied sync.Map
-	// failing is since when writes of a ReplicaSet fail, of type failure to time.Time.
+	// reading and writing are what goes on in the clusters. Nobody waits for a slow one.
+	reading members.Errands[seen]
+	writing members.Errands[end]
+	// failing is since when requests for a ReplicaSet fail, of type failure to time.Time.
 	failing sync.Map
 	// warned is the generation of a FederatedReplicaSet for which an event named the clusters that do not exist, of type types.NamespacedName to warning.
 	warned sync.Map
@@ -82,6 +88,8 @@ type view struct {
 	policy      *model.Policy
 	plan        model.Plan
 	lower, rest []step
+	// late is true if a cluster has not answered yet.
+	late bool
 }
 
 // Reconcile plans from the caches. If there is something to write, it plans again from the API servers, and carries out that plan.
@@ -107,6 +115,9 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	policy, invalid := model.Compile(frs)
 	if len(invalid) > 0 {
 		return reconcile.Result{}, r.publishInvalid(ctx, frs, invalid.ToAggregate())
+	}
+	if late := r.lateWrites(ctx, frs); late != nil {
+		return r.note(ctx, frs, policy, late, reconcile.Result{RequeueAfter: batchWindow})
 	}
 	v, err := r.look(ctx, frs, policy, theCaches)
 	if err != nil {
@@ -150,6 +161,7 @@ func (r *reconciler) look(ctx context.Context, frs *v1alpha1.FederatedReplicaSet
 	observed.Members = make([]model.Member, len(locals))
 	for i := range locals {
 		observed.Members[i] = locals[i].Member
+		v.late = v.late || locals[i].Late
 	}
 	if err := r.plan(ctx, v, observed, locals, from); err != nil {
 		return nil, err
@@ -184,7 +196,7 @@ func (r *reconciler) plan(ctx context.Context, v *view, observed model.Observed,
 func (r *reconciler) seat(policy *model.Policy, locals []local) {
 	for i := range locals {
 		l := &locals[i]
-		if !l.Reachable || l.Room == nil {
+		if !l.Reachable || l.Late || l.Room == nil {
 			continue
 		}
 		asked := int32(0)
@@ -242,20 +254,43 @@ func (r *reconciler) prime(ctx context.Context) error {
 // carryOut writes the ReplicaSets. A refusal is noted in the status: the model goes by it.
 func (r *reconciler) carryOut(ctx context.Context, v *view) (reconcile.Result, error) {
 	result := reconcile.Result{RequeueAfter: v.plan.Again}
+	if v.late && (result.RequeueAfter == 0 || result.RequeueAfter > lateInterval) {
+		result.RequeueAfter = lateInterval
+	}
 	if len(v.lower)+len(v.rest) == 0 {
 		return result, nil
 	}
-	o := r.act(ctx, v)
-	status, news := v.frs.Status.DeepCopy(), false
+	return r.note(ctx, v.frs, v.policy, r.act(ctx, v), result)
+}
+
+// lateWrites is how writes ended for which an earlier pass did not wait. Nil if there are none.
+func (r *reconciler) lateWrites(ctx context.Context, frs *v1alpha1.FederatedReplicaSet) *outcome {
+	o, any := &outcome{refused: map[string]string{}}, false
+	for _, m := range r.members.List() {
+		if end := r.writing.Late(members.Errand{Object: client.ObjectKeyFromObject(frs), Member: m.Name}); end != nil && end.step != nil {
+			o.add(end)
+			any = true
+		}
+	}
+	if !any {
+		return nil
+	}
+	r.tell(ctx, frs, o)
+	return o
+}
+
+// note puts refusals into the status.
+func (r *reconciler) note(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, o *outcome, result reconcile.Result) (reconcile.Result, error) {
+	status, news := frs.Status.DeepCopy(), false
 	for _, member := range slices.Sorted(maps.Keys(o.refused)) {
 		message := "refuses the ReplicaSet: " + o.refused[member]
-		if v.policy.Refuse(status, member, message, r.clock.Now()) {
-			r.events.Eventf(v.frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonClusterRefused, "ScaleCluster", "cluster %s %s", member, message)
+		if policy.Refuse(status, member, message, r.clock.Now()) {
+			r.events.Eventf(frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonClusterRefused, "ScaleCluster", "cluster %s %s", member, message)
 			news = true
 		}
 	}
 	if news {
-		_, err := r.publish(ctx, v.frs, status)
+		_, err := r.publish(ctx, frs, status)
 		o.err = errors.Join(o.err, err)
 	}
 	if o.err != nil {
@@ -378,22 +413,22 @@ func (r *reconciler) cascade(ctx context.Context, frs *v1alpha1.FederatedReplica
 		return reconcile.Result{}, nil
 	}
 	if frs.Annotations[v1alpha1.CascadeAnnotation] == "true" {
-		members := r.members.List()
-		left, errs := make([]bool, len(members)), make([]error, len(members))
-		var deleting sync.WaitGroup
-		for i, m := range members {
-			deleting.Go(func() {
-				gone, err := r.deleteIn(ctx, frs, m)
-				if left[i] = !gone; err != nil {
-					errs[i] = fmt.Errorf("deleting the ReplicaSet in cluster %s: %w", m.Name, err)
-				}
-			})
+		all := r.members.List()
+		errands := make([]members.Errand, len(all))
+		for i, m := range all {
+			errands[i] = members.Errand{Object: client.ObjectKeyFromObject(frs), Member: m.Name}
 		}
-		deleting.Wait()
+		var errs []error
+		left := false
+		for i, end := range r.writing.Each(ctx, errands, func(ctx context.Context, i int) end { return r.deleteIn(ctx, frs, all[i]) }) {
+			if left = left || end == nil || end.is != isWritten; end != nil && end.err != nil {
+				errs = append(errs, fmt.Errorf("deleting the ReplicaSet in cluster %s: %w", all[i].Name, end.err))
+			}
+		}
 		if err := errors.Join(errs...); err != nil {
 			return reconcile.Result{}, err
 		}
-		if slices.Contains(left, true) {
+		if left {
 			return reconcile.Result{RequeueAfter: cascadeInterval}, nil
 		}
 	}
@@ -401,31 +436,31 @@ func (r *reconciler) cascade(ctx context.Context, frs *v1alpha1.FederatedReplica
 	return reconcile.Result{}, r.setFinalizers(ctx, frs, finalizers)
 }
 
-// deleteIn deletes the ReplicaSet in a cluster. It is true if there is none any more. A cluster that does not answer, and of which nothing is known, has none.
-func (r *reconciler) deleteIn(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, m Member) (bool, error) {
+// deleteIn deletes the ReplicaSet in a cluster. It is written if there is none any more. A cluster that does not answer, and of which nothing is known, has none.
+func (r *reconciler) deleteIn(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, m Member) end {
 	if !m.Reachable {
-		asked := slices.ContainsFunc(frs.Status.Clusters, func(c v1alpha1.ClusterStatus) bool { return c.Name == m.Name && max(c.Wanted, c.Replicas) > 0 })
-		return !asked, nil
+		if slices.ContainsFunc(frs.Status.Clusters, func(c v1alpha1.ClusterStatus) bool { return c.Name == m.Name && max(c.Wanted, c.Replicas) > 0 }) {
+			return end{is: isFailed}
+		}
+		return end{is: isWritten}
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	to, err := r.members.Client(m.Name)
 	if err != nil {
-		return false, err
+		return end{is: isFailed, err: err}
 	}
 	set := &metav1.PartialObjectMetadata{}
 	set.SetGroupVersionKind(replicaSetKind)
 	err = to.Get(ctx, client.ObjectKeyFromObject(frs), set)
 	if apierrors.IsNotFound(err) || err == nil && set.Labels[v1alpha1.OwnerLabel] != string(frs.UID) {
-		return true, nil
+		return end{is: isWritten}
 	}
 	if err != nil || !set.DeletionTimestamp.IsZero() {
-		return false, err
+		return end{is: isFailed, err: err}
 	}
 	uid := set.UID
 	err = client.IgnoreNotFound(to.Delete(ctx, set, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground)))
 	r.measures.wrote(deleting, resultOf(err))
-	return false, err
+	return end{is: isStale, err: err}
 }
 
 // forget drops what is remembered about a FederatedReplicaSet that does not exist any more.
@@ -434,7 +469,7 @@ func (r *reconciler) forget(key types.NamespacedName) {
 	r.measures.forget(key)
 	r.applied.Delete(key)
 	r.failing.Range(func(of, _ any) bool {
-		if of.(failure).frs == key {
+		if of.(failure).Object == key {
 			r.failing.Delete(of)
 		}
 		return true

@@ -67,6 +67,13 @@ func Setup(mgr ctrl.Manager, set *members.Set, opts Options) error {
 	})); err != nil {
 		return fmt.Errorf("watching the clusters: %w", err)
 	}
+	if err := c.Watch(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		again := func(of members.Errand) { queue.Add(reconcile.Request{NamespacedName: of.Object}) }
+		r.reading.Ended, r.writing.Ended = again, again
+		return nil
+	})); err != nil {
+		return fmt.Errorf("watching what goes on in slow clusters: %w", err)
+	}
 	return nil
 }
 
