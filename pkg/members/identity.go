@@ -3,11 +3,14 @@ package members
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 )
 
 // profileAge orders ClusterProfiles by age.
@@ -24,28 +27,50 @@ func (a profileAge) isOlderThan(b profileAge) bool {
 type claims map[*link]claim
 
 type claim struct {
-	identity types.UID
-	by       profileAge
-	session  *session
+	identity, anchor types.UID
+	by               profileAge
+	// broken is that of the session, whose cache must not be kept for it.
+	broken chan<- error
 }
 
-// claim says which cluster the member of a link is. It is an error if an older member is that cluster, even if that member is not ready now. A younger one that is connected is cut off.
-// A link without a claim has not been connected yet, or is not a member's any more.
+// anchorOf is what a member proves when the hub connects to it: that it has a key of the authority that the hub's operator has given, or, without an authority, that it is the server. The UID of a namespace
+// proves nothing, because a member says what it likes.
+func anchorOf(config *rest.Config) types.UID {
+	switch {
+	case config == nil:
+		return ""
+	case len(config.CAData) > 0 && !config.Insecure:
+		return types.UID(fmt.Sprintf("%.8x", sha256.Sum256(config.CAData)))
+	default:
+		return types.UID(fmt.Sprintf("%.8x", sha256.Sum256([]byte(config.Host))))
+	}
+}
+
+// claim says which cluster the member of a link is. It is an error if an older member is that cluster, even if that member is not ready now. A younger one that is connected is cut off, if both have the
+// same anchor. Otherwise nobody knows which of them is right, and the one that came first stays. A link without a claim has not been connected yet, or is not a member's any more.
 func (s *Set) claim(l *link, by profileAge) func(*session, types.UID) error {
+	anchor := anchorOf(l.config)
 	return func(session *session, identity types.UID) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.links[by.name] != l {
 			return context.Canceled // the link is not the member's any more
 		}
-		s.claims[l] = claim{identity, by, session}
+		own, again := s.claims[l]
+		again = again && own.identity == identity
+		s.claims[l] = claim{identity, anchor, by, session.broken}
 		for other, theirs := range s.claims {
 			switch {
 			case other == l || theirs.identity != identity:
+			case theirs.anchor != anchor:
+				if !again {
+					delete(s.claims, l)
+					return duplicateOf(theirs.by.name)
+				}
 			case theirs.by.isOlderThan(by):
 				return duplicateOf(theirs.by.name)
 			default:
-				theirs.session.isBroken(duplicateOf(by.name))
+				breakOff(theirs.broken, duplicateOf(by.name))
 			}
 		}
 		return nil

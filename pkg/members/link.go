@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -212,6 +213,9 @@ type session struct {
 
 	// sets are the ReplicaSets of the cache.
 	sets toolscache.Store
+	// received is how many bytes the cache has been sent before it was complete, and objects how many it has.
+	received, objects atomic.Int64
+	complete          atomic.Bool
 
 	// lists are the informers, and what a probe read last. Only the link's goroutine uses them.
 	lists []list
@@ -249,6 +253,7 @@ func open(ctx context.Context, l *link) (*session, error) {
 	quick, bounded := *s.http, *s.http                                                                   // the cache's own requests last as long as its watches
 	quick.Timeout, bounded.Timeout = l.options.ProbeTimeout, l.options.RequestTimeout
 	quick.Transport, bounded.Transport = &limit{s.http.Transport, longestProbe}, &limit{s.http.Transport, longestAnswer}
+	s.http.Transport = &meter{s.http.Transport, s}
 
 	if s.reached, err = discovery.NewDiscoveryClientForConfigAndClient(config, &quick); err != nil {
 		return nil, err
@@ -296,7 +301,16 @@ func (s *session) prepareCache(config *rest.Config) error {
 		if err != nil {
 			return err
 		}
-		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(_, object any) { tell(object) }, DeleteFunc: tell}); err != nil {
+		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: func(object any) {
+				if s.objects.Add(1) > mostObjects {
+					s.isBroken(fmt.Errorf("it says that it has more than %d workloads and pods of the hub", mostObjects))
+				}
+				tell(object)
+			},
+			UpdateFunc: func(_, object any) { tell(object) },
+			DeleteFunc: func(object any) { s.objects.Add(-1); tell(object) },
+		}); err != nil {
 			return err
 		}
 		shared := informer.(toolscache.SharedIndexInformer)
@@ -373,7 +387,7 @@ func (s *session) identify() error {
 		return err
 	}
 	s.link.mu.Lock()
-	s.link.status.Identity = namespace.UID
+	s.link.status.Identity = namespace.UID + "/" + anchorOf(s.link.config)
 	s.link.mu.Unlock()
 	if s.link.claim == nil {
 		return nil
@@ -400,9 +414,11 @@ func (s *session) watchFailed(_ context.Context, _ *toolscache.Reflector, err er
 	}
 }
 
-func (s *session) isBroken(err error) {
+func (s *session) isBroken(err error) { breakOff(s.broken, err) }
+
+func breakOff(broken chan<- error, err error) {
 	select {
-	case s.broken <- err:
+	case broken <- err:
 	default: // the first one is the reason
 	}
 }
@@ -418,6 +434,7 @@ func (s *session) awaitSync() error {
 		if !complete {
 			return fmt.Errorf("its workloads and pods could not be listed within %s", s.link.options.SyncTimeout)
 		}
+		s.complete.Store(true)
 		for i := range s.lists {
 			s.lists[i].seen = s.lists[i].asked
 		}
@@ -575,7 +592,43 @@ const (
 	// a list has some ten thousands of pods.
 	longestProbe  = 4 << 20
 	longestAnswer = 256 << 20
+	// longestLists bounds all that the cache is sent before it is complete, in bytes, and mostObjects what it has afterwards. No cluster has as many.
+	longestLists = 1 << 30
+	mostObjects  = 500_000
 )
+
+// meter passes the requests of a cache on. If the lists do not end, the session does.
+type meter struct {
+	inner   http.RoundTripper
+	session *session
+}
+
+// RoundTrip implements http.RoundTripper.
+func (m *meter) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := m.inner.RoundTrip(request)
+	if err == nil && !m.session.complete.Load() {
+		response.Body = &meteredBody{response.Body, m.session}
+	}
+	return response, err
+}
+
+// CloseIdleConnections lets http.Client.CloseIdleConnections reach the transport.
+func (m *meter) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(m.inner) }
+
+type meteredBody struct {
+	io.ReadCloser
+	session *session
+}
+
+// Read implements io.Reader.
+func (b *meteredBody) Read(into []byte) (int, error) {
+	n, err := b.ReadCloser.Read(into)
+	if s := b.session; !s.complete.Load() && s.received.Add(int64(n)) > longestLists {
+		err = fmt.Errorf("its lists are longer than %d bytes", longestLists)
+		s.isBroken(err)
+	}
+	return n, err
+}
 
 // limit passes requests on. An answer that is longer than most bytes ends with an error.
 type limit struct {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -55,7 +56,7 @@ func TestEachStateHasOneMessage(t *testing.T) {
 		"no version": {checkVersion(&version.Info{}), UnsupportedVersion,
 			`member m at https://m has Kubernetes ".", which is no version: upgrade it to 1.33 or later`},
 		"the same cluster again": {duplicateOf("a"), Duplicate,
-			"member m at https://m is the same cluster as member a, which is older: delete one of the two ClusterProfiles"},
+			"member m at https://m is the same cluster as member a, which came first: delete one of the two ClusterProfiles"},
 		"no credentials": {badCredentials("there are none"), BadCredentials, "member m has no usable credentials: there are none"},
 		"a long and broken text": {errors.New("a\nb " + strings.Repeat("ä", 1000)), Unreachable,
 			"member m at https://m cannot be reached: a b " + strings.Repeat("ä", 148) + "…: check its API server and the network between"},
@@ -304,6 +305,28 @@ func TestAnAnswerThatDoesNotEndIsCutOff(t *testing.T) {
 	}
 }
 
+// TestListsThatDoNotEndAreCutOff, whatever their number is. What a watch brings later is no list.
+func TestListsThatDoNotEndAreCutOff(t *testing.T) {
+	s := &session{broken: make(chan error, 1)}
+	body := func() io.Reader { return &meteredBody{io.NopCloser(zeroes{}), s} }
+	for range 2 {
+		if _, err := io.CopyN(io.Discard, body(), longestLists/2); err != nil || len(s.broken) > 0 {
+			t.Fatalf("half of it: %v", err)
+		}
+	}
+	if _, err := io.CopyN(io.Discard, body(), 1<<20); err == nil || len(s.broken) != 1 {
+		t.Error("the lists do not end")
+	}
+	s.complete.Store(true)
+	if _, err := io.CopyN(io.Discard, body(), 1<<20); err != nil {
+		t.Errorf("a watch ends: %v", err)
+	}
+}
+
+type zeroes struct{}
+
+func (zeroes) Read(into []byte) (int, error) { return len(into), nil }
+
 func TestTheCacheKeepsWhatIsNeeded(t *testing.T) {
 	owner := metav1.OwnerReference{Kind: "ReplicaSet", Name: "web", Controller: ptr.To(true)}
 	meta := metav1.ObjectMeta{Namespace: "ns", Name: "web-1", UID: "u", Labels: map[string]string{"a": "b"}, OwnerReferences: []metav1.OwnerReference{owner}}
@@ -404,8 +427,35 @@ func TestTheOlderOfTwoMembersIsTheCluster(t *testing.T) {
 	_, err = connect("young", start.Add(time.Second), "east")
 	expect(err, "member sibling")
 	gone(s, "sibling")
+	young, err = connect("young", start.Add(time.Second), "east")
+	expect(err, "<nil>")
+	// An older one that lies about its UID has another authority. It cannot cut the other one off, whoever connects again.
+	s.links["liar"] = &link{config: &rest.Config{Host: "https://liar"}}
+	s.links["liar"].claim = s.claim(s.links["liar"], profileAge{start, "liar"})
+	_, err = connect("liar", start, "east")
+	expect(err, "member young")
+	expect(broken(young), "<nil>")
 	_, err = connect("young", start.Add(time.Second), "east")
 	expect(err, "<nil>")
+}
+
+// TestAClusterIsKnownByWhatItProves: a member that tells the UID of another one has not its authority, or without one not its address.
+func TestAClusterIsKnownByWhatItProves(t *testing.T) {
+	with := func(host, authority string, insecure bool) types.UID {
+		return anchorOf(&rest.Config{Host: host, TLSClientConfig: rest.TLSClientConfig{CAData: []byte(authority), Insecure: insecure}})
+	}
+	own := with("https://east", "east's authority", false)
+	for of, same := range map[types.UID]bool{
+		with("https://east-2", "east's authority", false): true, with("https://east", "another authority", false): false, with("https://east", "", false): false,
+		with("https://east", "east's authority", true): false,
+	} {
+		if (of == own) != same {
+			t.Errorf("%s is the cluster %s: %v, want %v", of, own, of == own, same)
+		}
+	}
+	if with("https://east", "", false) == with("https://west", "", false) {
+		t.Error("two servers are one cluster")
+	}
 }
 
 func TestMembersAreKnownWhenEachWasTried(t *testing.T) {

@@ -50,7 +50,7 @@ type Status struct {
 	Name, Namespace string
 	Labels          map[string]string
 	State           State
-	// Identity is the UID of the member's namespace kube-system. Empty if it was never reached, or does not let the hub read it.
+	// Identity is the same for the same cluster: the UID of its namespace kube-system, and what it proves when the hub connects. Empty if it was never reached, or does not let the hub read the UID.
 	Identity types.UID
 	// Since is when the member became ready, or when it ceased to be. While a member is not ready its state may change, and Since stays: it is the time since
 	// when nothing is known of the member. For one that refused the hub, see State.Lives, it is when it ceased to answer. After a restart of the hub it is the time of the restart.
@@ -124,7 +124,7 @@ func messageOf(member, server string, err error) string {
 	case UnsupportedVersion:
 		return fmt.Sprintf("member %s at %s has Kubernetes %s: upgrade it to %s or later", member, server, cause, OldestVersion)
 	case Duplicate:
-		return fmt.Sprintf("member %s at %s is the same cluster as %s, which is older: delete one of the two ClusterProfiles", member, server, cause)
+		return fmt.Sprintf("member %s at %s is the same cluster as %s, which came first: delete one of the two ClusterProfiles", member, server, cause)
 	case BadCredentials:
 		return fmt.Sprintf("member %s has no usable credentials: %s", member, cause)
 	default:

@@ -79,7 +79,7 @@ func TestEachBadInputHasOneMessage(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"the-same": "Duplicate: member the-same at " + w.Members()[0].RESTConfig().Host + " is the same cluster as member member-1, which is older: delete one of the two ClusterProfiles",
+		"the-same": "Duplicate: member the-same at " + w.Members()[0].RESTConfig().Host + " is the same cluster as member member-1, which came first: delete one of the two ClusterProfiles",
 		"broken":   "BadCredentials: member broken has no usable credentials: key kubeconfig of Secret broken is no kubeconfig: correct it:",
 		"old":      "UnsupportedVersion: member old at " + old.URL + " has Kubernetes 1.30: upgrade it to 1.33 or later",
 	} {

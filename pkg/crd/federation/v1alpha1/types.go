@@ -205,7 +205,7 @@ type ClusterStatus struct {
 	// +required
 	Name string `json:"name"`
 
-	// Identity of the cluster: the UID of its namespace kube-system. It tells a cluster whose ClusterProfile got another name from another cluster. Empty if the hub may not read it.
+	// Identity of the cluster: the UID of its namespace kube-system, and a hash of the authority or server that the hub connects to. It tells a cluster whose ClusterProfile got another name from another cluster. Empty if the hub may not read it.
 	//
 	// +optional
 	Identity string `json:"identity,omitempty"`
