@@ -17,7 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 func controlledBy(replicaSet string) []metav1.OwnerReference {
@@ -167,36 +169,20 @@ func TestAPodIsPickedForWhereTheControllerWillNotReplaceIt(t *testing.T) {
 	}
 }
 
-func TestWhichControllersThereAreIsFoundOutAnewAfterAMoment(t *testing.T) {
-	text := fmt.Sprintf(earlyPools, ", quotaScope: Workload", "")
-	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
-	early := &earlyBinding{owners: ownersIn(t, append(webObjects(t, text), replicaSetOf("web", "web-0"), nodeOf("a"))...), bookings: newBookings(clock)}
-	spread, policy := types.NamespacedName{Namespace: "shop", Name: "web"}, compileEarly(t, text)
-	adopted := func(policy *subset.Policy) int32 {
-		t.Helper()
-		in := scopeOf(spread, policy, "r1")
-		counts, _, err := early.adopted(t.Context(), &in, "web-1", "r1")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return counts.At(0)
+// counted is what a pick of a new pod of ReplicaSet web-1 counts.
+func counted(t *testing.T, early *earlyBinding, policy *subset.Policy) (subset.Counts, int32) {
+	t.Helper()
+	owners, err := early.ownersBelow(t.Context(), "shop", boundPod("new", "web-1", "r1"), workload.Owner{Kind: lineage.Deployment, Name: "web"})
+	if err != nil {
+		t.Fatal(err)
 	}
-	adopted(policy)
-	early.bookings.seen(boundPod("old", "web-0", "r0"))
-	early.bookings.seen(boundPod("own", "web-1", "r1"))
-	if n := adopted(policy); n != 1 {
-		t.Errorf("counts %d, want the pod of its own controller", n)
+	in := candidate{spread: types.NamespacedName{Namespace: "shop", Name: "web"}, policy: policy, revision: "r1", owners: owners,
+		node: func(name string) (*corev1.Node, error) { return early.owners.Node(t.Context(), name) }}
+	counts, alike, err := early.bookings.count(&in)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if n := adopted(compileEarly(t, text)); n != 2 {
-		t.Errorf("after a change of the spread it counts %d", n)
-	}
-	clock.SetTime(clock.Now().Add(controllerCacheTTL))
-	if n := adopted(policy); n != 2 {
-		t.Errorf("after a while it counts %d", n)
-	}
-	if n := len(early.dividing.inScope); n != 1 {
-		t.Errorf("it remembers %d scopes, of which one is asked for", n)
-	}
+	return counts, alike
 }
 
 func TestAdoptedPodsCountWhereTheModelSays(t *testing.T) {
@@ -219,10 +205,8 @@ subsets: [{name: a, patch: {metadata: {labels: {tier: a}}}}, {name: b, patch: {m
 		if policy.Kruise = kruise; kruise {
 			want = subset.Counts{2, 2}
 		}
-		in := scopeOf(types.NamespacedName{Namespace: "shop", Name: "web"}, policy, "r1")
-		counts, alike, err := early.adopted(t.Context(), &in, "web-1", "r1")
-		if err != nil || !slices.Equal(counts, want) || alike != 4 {
-			t.Errorf("OpenKruise's %t: counts %v and %d of the revision, want %v and 4 (%v)", kruise, counts, alike, want, err)
+		if counts, alike := counted(t, early, policy); !slices.Equal(counts, want) || alike != 4 {
+			t.Errorf("OpenKruise's %t: counts %v and %d of the revision, want %v and 4", kruise, counts, alike, want)
 		}
 	}
 }
@@ -233,17 +217,12 @@ func TestAPodThatItsControllerReleasedCountsNoMore(t *testing.T) {
 		"that Berth bound":         func(p *corev1.Pod) *corev1.Pod { return recorded(p, "web", "a") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			policy := compileEarly(t, fmt.Sprintf(earlyPools, "", ""))
-			in := scopeOf(types.NamespacedName{Namespace: "shop", Name: "web"}, policy, "r1")
-			b := newBookings(clocktesting.NewFakePassiveClock(time.Unix(1000, 0)))
+			text := fmt.Sprintf(earlyPools, "", "")
+			policy := compileEarly(t, text)
+			early := &earlyBinding{owners: ownersIn(t, append(webObjects(t, text), nodeOf("a"))...), bookings: newBookings(clocktesting.NewFakePassiveClock(time.Unix(1000, 0)))}
+			b := early.bookings
 			count := func() int32 {
-				kept, _ := b.kept(&in, "r1")
-				on, _ := b.adoptedOn(&in, []types.UID{"web-1"}, "r1")
-				for of, these := range on {
-					if of.node == "node-a" {
-						kept[0] += these.pods
-					}
-				}
+				kept, _ := counted(t, early, policy)
 				return kept.At(0)
 			}
 			pod := tc(boundPod("p", "web-1", "r1"))
@@ -265,8 +244,8 @@ func TestAPodThatItsControllerReleasedCountsNoMore(t *testing.T) {
 
 func expectNothingKept(t *testing.T, b *bookings) {
 	t.Helper()
-	if len(b.buckets)+len(b.spreads)+len(b.controllers) > 0 {
-		t.Errorf("there are no pods, and it keeps %d of them, %v and %v", len(b.buckets), b.spreads, b.controllers)
+	if len(b.pods)+len(b.controllers)+len(b.picks) > 0 {
+		t.Errorf("there are no pods, and it keeps %v, %v and %v", b.pods, b.controllers, b.picks)
 	}
 }
 
@@ -276,11 +255,7 @@ func randomBooking(r *rand.Rand, name string) *corev1.Pod {
 	p := boundPod(name, one("web-0", "web-1", "web-1", "other-1"), one("r0", "r1", "r1"))
 	p.Labels["app"] = one("web", "web", "web", "debug")
 	p.Spec.NodeName = one("node-a", "node-b", "node-z", "gone", "")
-	// Others that name this spread are not on its roster, and are counted here.
 	spreads, subsets := []string{"web", "web", "before"}, []string{"a", "b", "renamed", ""}
-	if p.Labels["app"] != "web" || p.OwnerReferences[0].Name == "other-1" {
-		spreads = []string{"before"}
-	}
 	switch r.IntN(4) {
 	case 0:
 		admittedTo(p, one(spreads...), one(subsets...))
@@ -321,7 +296,7 @@ func TestAdmissionCountsAsTheModelDoes(t *testing.T) {
 		}
 		var bound []subset.Pod
 		want, wantAlike := make(subset.Counts, len(policy.Subsets)), int32(0)
-		in := scopeOf(types.NamespacedName{Namespace: "shop", Name: "web"}, policy, "r1")
+		scope := policy.ScopeOf("r1")
 		for _, pod := range last {
 			if !policy.Selects(pod.Labels) || len(pod.OwnerReferences) == 0 || pod.OwnerReferences[0].Name == "other-1" {
 				continue
@@ -333,26 +308,19 @@ func TestAdmissionCountsAsTheModelDoes(t *testing.T) {
 			if observed.Active && observed.Revision == "r1" && (observed.NodeName != "" || admitted) {
 				wantAlike++
 			}
-			if observed.Active && observed.NodeName == "" && index != subset.None && policy.ScopeOf(observed.Revision) == in.name {
+			if observed.Active && observed.NodeName == "" && index != subset.None && policy.ScopeOf(observed.Revision) == scope {
 				want[index]++
 			}
 		}
 		for i := range want {
-			want[i] += policy.Count(bound, "web").Kept(in.name).At(i)
+			want[i] += policy.Count(bound, "web").Kept(scope).At(i)
 		}
-		adopted, adoptedAlike, err := early.adopted(t.Context(), &in, "web-1", "r1")
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, alike := early.bookings.kept(&in, "r1")
-		for i := range got {
-			got[i] += adopted.At(i)
-		}
+		got, alike := counted(t, early, policy)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("seed %d: counts (-model +admission):\n%s", seed, diff)
 		}
-		if alike+adoptedAlike != wantAlike {
-			t.Fatalf("seed %d: counts %d and %d pods of the revision, want %d", seed, alike, adoptedAlike, wantAlike)
+		if alike != wantAlike {
+			t.Fatalf("seed %d: counts %d pods of the revision, want %d", seed, alike, wantAlike)
 		}
 		for _, pod := range last {
 			early.bookings.gone(pod)
@@ -370,18 +338,22 @@ subsets:
 func TestPercentagesAreOfThePodsThereAreUntilTheReplicasAreKnown(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
 	b, policy := newBookings(clock), compileEarly(t, earlyPercentages)
-	in := scopeOf(types.NamespacedName{Namespace: "shop", Name: "web"}, policy, "r1")
 	made := 0
 	// create has pods made, some of which are not in the cache yet, and says where they were picked for: "a 3, b 7, none 0".
 	create := func(pods int, ask candidate) string {
 		t.Helper()
-		in, counts := in, map[int]int{}
-		in.name, ask.mayLag = policy.ScopeOf(ask.revision), true
+		counts := map[int]int{}
+		ask.spread, ask.policy, ask.owners, ask.mayLag = types.NamespacedName{Namespace: "shop", Name: "web"}, policy, onlyOf("web-1"), true
+		ask.node = func(string) (*corev1.Node, error) { return nodeOf("a"), nil }
 		for range pods {
 			made++
 			pod := boundPod(fmt.Sprint("p", made), "web-1", ask.revision)
 			ask.mark, pod.Spec.NodeName = pod.Name, ""
-			index := b.book(&in, &ask).Subset
+			verdict, err := b.book(&ask)
+			if err != nil {
+				t.Fatal(err)
+			}
+			index := verdict.Subset
 			if counts[index]++; made%3 > 0 && !ask.trial {
 				picked := ""
 				if index != subset.None {
@@ -404,7 +376,13 @@ func TestPercentagesAreOfThePodsThereAreUntilTheReplicasAreKnown(t *testing.T) {
 	expect(create(3, candidate{revision: "r2", replicas: 10}), "a 1, b 2, none 0")
 	expect(create(10, candidate{revision: "r1", replicas: 10}), "a 3, b 7, none 0")
 	// Pods that were adopted are pods that there are.
-	expect(create(1, candidate{revision: "r3", replicas: 10, adopted: subset.Counts{3, 7}, adoptedAlike: 10}), "a 0, b 1, none 0")
+	for i := range 3 {
+		b.seen(boundPod(fmt.Sprint("adopted", i), "web-1", "r3"))
+	}
+	for i := range 7 {
+		b.seen(recorded(boundPod(fmt.Sprint("placed", i), "web-1", "r3"), "web", "b"))
+	}
+	expect(create(1, candidate{revision: "r3", replicas: 10}), "a 0, b 1, none 0")
 	// It says 20, and that is so: pods that are too many are replaced until nothing else can be expected, and then let go.
 	expect(create(1, candidate{revision: "r1", replicas: 20}), "a 0, b 1, none 0")
 	clock.SetTime(clock.Now().Add(maxLag))
@@ -479,14 +457,22 @@ func BenchmarkPick(b *testing.B) {
 				pod.Spec.NodeName = fmt.Sprint("n", i%300)
 				all.seen(mark(pod))
 			}
-			in := scopeOf(types.NamespacedName{Namespace: "shop", Name: "web"}, policy, "r1")
 			b.ReportAllocs()
 			for b.Loop() {
-				all.adoptedOn(&in, []types.UID{"web-1"}, "r1")
-				all.book(&in, &candidate{revision: "r1", mark: "mark", replicas: 3000})
+				if _, err := all.book(&candidate{
+					spread: types.NamespacedName{Namespace: "shop", Name: "web"}, policy: policy, owners: onlyOf("web-1"), revision: "r1", mark: "mark", replicas: 3000,
+					node: func(string) (*corev1.Node, error) { return nodeOf("a"), nil },
+				}); err != nil {
+					b.Fatal(err)
+				}
 			}
 		})
 	}
+}
+
+// onlyOf is one owner of pods, with no spread of a nearer one.
+func onlyOf(uid types.UID) []owner {
+	return []owner{{uid, func(map[string]string) bool { return false }}}
 }
 
 func TestPicksWhosePodsDoNotComeAreBounded(t *testing.T) {
@@ -498,7 +484,7 @@ func TestPicksWhosePodsDoNotComeAreBounded(t *testing.T) {
 		clock.SetTime(clock.Now().Add(time.Microsecond))
 		b.keep(web, place{subset: "a"}, fmt.Sprint(i))
 	}
-	picks := b.spreads[web].picks
+	picks := b.picks[web]
 	if len(picks) != maxPicks {
 		t.Errorf("%d picks are remembered, want %d", len(picks), maxPicks)
 	}
@@ -507,7 +493,7 @@ func TestPicksWhosePodsDoNotComeAreBounded(t *testing.T) {
 	}
 	clock.SetTime(clock.Now().Add(pickTTL + time.Second))
 	b.keep(web, place{subset: "a"}, "later")
-	if len(b.spreads) != 1 || len(b.spreads[web].picks) != 1 {
-		t.Errorf("%d spreads, %d picks of web: picks that are over stay, also those of spreads that nobody asks for again", len(b.spreads), len(b.spreads[web].picks))
+	if len(b.picks) != 1 || len(b.picks[web]) != 1 {
+		t.Errorf("%d spreads, %d picks of web: picks that are over stay, also those of spreads that nobody asks for again", len(b.picks), len(b.picks[web]))
 	}
 }

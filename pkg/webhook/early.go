@@ -4,13 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"sync"
 	"time"
 
 	"gomodules.xyz/jsonpatch/v2"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -29,7 +26,6 @@ import (
 type earlyBinding struct {
 	owners   *lineage.Lineage
 	bookings *bookings
-	dividing controllerCache
 }
 
 // maxPickLength bounds the mark of a pick, in bytes. It is read from pods, so anybody can write one, and the webhook remembers it.
@@ -89,17 +85,22 @@ func (e *earlyBinding) pick(ctx context.Context, request *podRequest, policy *su
 	pod, now := request.Object.pod(), e.bookings.clock.Now()
 	admitted := v1beta1.AdmittedSubset{Name: spread.Name, Pick: string(uuid.NewUUID()), Time: metav1.NewTime(now)}
 	closed := moves.ClosedBy(spread.Status.Moves, spread.Status.SubsetStatuses, policy, now)
-	asking := candidate{revision: subset.RevisionOf(pod), mark: admitted.Pick, trial: request.isTrial(), closed: closed}
+	asking := candidate{
+		spread: client.ObjectKeyFromObject(spread), policy: policy, revision: subset.RevisionOf(pod), mark: admitted.Pick, trial: request.isTrial(), closed: closed,
+		node: func(name string) (*corev1.Node, error) { return e.owners.Node(ctx, name) },
+	}
 	asking.replicas, asking.mayLag = replicasOrObserved(target, spread)
-	in := scopeOf(client.ObjectKeyFromObject(spread), policy, asking.revision)
 	var err error
 	if asking.position, err = e.positionOf(ctx, request.Namespace, pod, policy, workload.TargetOf(spread)); err != nil {
 		return admitted, subset.None, err
 	}
-	if asking.adopted, asking.adoptedAlike, err = e.adopted(ctx, &in, workload.ControllerUID(pod), asking.revision); err != nil {
+	if asking.owners, err = e.ownersBelow(ctx, request.Namespace, pod, workload.TargetOf(spread)); err != nil {
 		return admitted, subset.None, err
 	}
-	verdict := e.bookings.book(&in, &asking)
+	verdict, err := e.bookings.book(&asking)
+	if err != nil {
+		return admitted, subset.None, err
+	}
 	admitted.Lent = verdict.Lent
 	if verdict.Subset != subset.None {
 		admitted.Subset = policy.Subsets[verdict.Subset].Name
@@ -146,90 +147,20 @@ func replicasOrObserved(target client.Object, spread *v1beta1.WorkloadSpread) (r
 	return spread.Status.ObservedReplicas, true
 }
 
-// adopted counts the bound pods without a record that counts, by the subset that adopts them. It counts pods of this controller, and of other
-// controllers that share the quota. ofRevision is how many of them are of the revision, in a subset or not.
-func (e *earlyBinding) adopted(ctx context.Context, in *scope, controller types.UID, revision string) (counts subset.Counts, ofRevision int32, _ error) {
-	others, err := e.dividing.of(in, e.bookings.clock.Now(), func() ([]types.UID, error) { return e.divided(ctx, in) })
-	if err != nil {
-		return nil, 0, err
-	}
-	controllers := []types.UID{controller}
-	for _, other := range others {
-		if other != controller {
-			controllers = append(controllers, other)
-		}
-	}
-	counts = make(subset.Counts, len(in.policy.Subsets))
-	adopted, ofRevision := e.bookings.adoptedOn(in, controllers, revision)
-	for of, these := range adopted {
-		metadata := &metav1.PartialObjectMetadata{}
-		metadata.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
-		err := e.owners.Reader.Get(ctx, types.NamespacedName{Name: of.node}, metadata)
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return nil, 0, fmt.Errorf("reading node %s: %w", of.node, err)
-		}
-		pod := subset.Pod{NodeName: of.node, Node: &corev1.Node{ObjectMeta: metadata.ObjectMeta}, Admitted: &of.picked, Labels: these.labels}
-		if index, _ := in.policy.SubsetOf(&pod, in.spread.Name); index != subset.None {
-			counts[index] += these.pods
-		}
-	}
-	return counts, ofRevision, nil
-}
-
-// divided are the controllers with pods to adopt in this scope whose pods the spread divides.
-func (e *earlyBinding) divided(ctx context.Context, in *scope) ([]types.UID, error) {
-	var divided []types.UID
-	for _, pod := range e.bookings.adoptable(in) {
-		owner := workload.ControllerOf(pod)
-		spread, _, err := e.owners.SpreadOf(ctx, in.spread.Namespace, owner, pod.Labels)
-		if err != nil {
-			return nil, err
-		}
-		if spread != nil && spread.Name == in.spread.Name {
-			divided = append(divided, owner.UID)
-		}
-	}
-	return divided, nil
-}
-
-// controllerCache caches, for each scope, the controllers with pods to adopt. Owners seldom change, and finding these controllers means a walk up the
-// owner chain for every controller in the namespace. It is safe for concurrent use. The zero value is ready to use.
-type controllerCache struct {
-	mu      sync.Mutex
-	inScope map[scope]cachedControllers
-}
-
-type cachedControllers struct {
-	uids  []types.UID
-	until time.Time
-}
-
-// controllerCacheTTL is how long a new controller, or one with a new owner, may be missed. A pod that gets a subset that is too full is replaced.
-const controllerCacheTTL = time.Second
-
-// of returns the cached controllers, or finds them. They are shared and must not be changed.
-func (c *controllerCache) of(in *scope, now time.Time, find func() ([]types.UID, error)) ([]types.UID, error) {
-	c.mu.Lock()
-	known, found := c.inScope[*in]
-	c.mu.Unlock()
-	if found && now.Before(known.until) {
-		return known.uids, nil
-	}
-	uids, err := find()
-	if err != nil {
+// ownersBelow are the workload of the pod, and all owners of pods below it.
+func (e *earlyBinding) ownersBelow(ctx context.Context, namespace string, pod *corev1.Pod, target workload.Owner) (owners []owner, _ error) {
+	var top types.UID // the reference to the workload says it also if the cache does not have the workload
+	if _, err := e.owners.Climb(ctx, namespace, workload.ControllerOf(pod), func(o workload.Owner) (bool, error) {
+		top = o.UID
+		return o.Kind == target.Kind && o.Name == target.Name, nil
+	}); err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.inScope == nil {
-		c.inScope = map[scope]cachedControllers{}
-	}
-	maps.DeleteFunc(c.inScope, func(_ scope, old cachedControllers) bool { return !now.Before(old.until) })
-	c.inScope[*in] = cachedControllers{uids, now.Add(controllerCacheTTL)}
-	return uids, nil
+	err := e.owners.Below(ctx, namespace, top, func(uid types.UID, divided func(map[string]string) bool) error {
+		owners = append(owners, owner{uid, divided})
+		return nil
+	})
+	return owners, err
 }
 
 // patchFor returns the changes that the subset makes to the pod: its strategic merge patch, its term and tolerations, Berth's scheduler, and the

@@ -67,12 +67,17 @@ const twoArchitectures = `subsets:
 func TestTheFirstPodsGoToTheFirstSubsetUntilItsQuotaIsBooked(t *testing.T) {
 	policy, clock := compileEarly(t, twoArchitectures), clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
 	b, spread := newBookings(clock), types.NamespacedName{Namespace: "ns", Name: "web"}
-	bookIn := func(revision string, adopted subset.Counts, mark string, trial bool) string {
-		in := scopeOf(spread, policy, revision)
-		verdict := b.book(&in, &candidate{revision: revision, mark: mark, trial: trial, adopted: adopted, replicas: 10})
+	bookIn := func(revision, mark string, trial bool) string {
+		verdict, err := b.book(&candidate{spread: spread, policy: policy, owners: onlyOf("web-1"), revision: revision, mark: mark, trial: trial, replicas: 10,
+			node: func(string) (*corev1.Node, error) {
+				return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"arch": "amd64"}}}, nil
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
 		return policy.Subsets[verdict.Subset].Name
 	}
-	book := func(mark string, trial bool) string { return bookIn("r1", nil, mark, trial) }
+	book := func(mark string, trial bool) string { return bookIn("r1", mark, trial) }
 	expect := func(got, want string) {
 		t.Helper()
 		if got != want {
@@ -104,9 +109,14 @@ func TestTheFirstPodsGoToTheFirstSubsetUntilItsQuotaIsBooked(t *testing.T) {
 	clock.SetTime(clock.Now().Add(pickTTL + time.Second))
 	expect(book("seven", false), "x86")
 	// Pods that others bound count as well.
-	expect(bookIn("r1", subset.Counts{2, 0}, "eight", true), "arm")
+	for _, name := range []string{"bound-1", "bound-2"} {
+		other := pod(name, "", name)
+		other.Annotations, other.Spec.NodeName, other.Labels["pod-template-hash"] = nil, "node", "r3"
+		b.seen(other)
+	}
+	expect(bookIn("r3", "eight", true), "arm")
 	// Another revision has quotas of its own.
-	expect(bookIn("r2", nil, "nine", true), "x86")
+	expect(bookIn("r2", "nine", true), "x86")
 }
 
 func TestAnEarlyBoundPodIsMadeAsItsSubsetWantsIt(t *testing.T) {
@@ -488,8 +498,8 @@ func TestAdmissionPicksTheSubsetOfAnOrdinalPastReservedOnes(t *testing.T) {
 	scheme.AddKnownTypeWithName(kind.GroupVersion().WithKind("StatefulSetList"), &unstructured.UnstructuredList{})
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{kind.GroupVersion()})
 	mapper.Add(kind, meta.RESTScopeNamespace)
-	live := &countingReader{Client: fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(append(objects, set)...).
-		WithIndex(&v1beta1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf).Build()}
+	live := &countingReader{Client: withControllers(fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(append(objects, set)...).
+		WithIndex(&v1beta1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf)).Build()}
 	owners := lineage.Over(live.Client, lineage.NewKinds(mapper, live, clock.RealClock{}), clock.RealClock{})
 	if unwatchable, err := owners.Watch(t.Context(), kind.GroupKind()); err != nil || unwatchable != nil {
 		t.Fatal(unwatchable, err)

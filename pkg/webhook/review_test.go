@@ -47,8 +47,16 @@ func ownersIn(tb testing.TB, objects ...client.Object) *lineage.Lineage {
 			tb.Fatal(err)
 		}
 	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&v1beta1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf).Build()
+	c := withControllers(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&v1beta1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf)).Build()
 	return lineage.Over(c, lineage.NewKinds(c.RESTMapper(), c, clock.RealClock{}), clock.RealClock{})
+}
+
+// withControllers indexes built-in workloads by their controllers.
+func withControllers(build *fake.ClientBuilder) *fake.ClientBuilder {
+	for _, kind := range workload.Watched() {
+		build = build.WithIndex(kind.NewObject(), lineage.ControllerField, func(o client.Object) []string { return []string{string(workload.ControllerUID(o))} })
+	}
+	return build
 }
 
 // send reviews the creation of a pod and returns the pod as it is admitted, with the answer.

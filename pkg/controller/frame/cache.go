@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/workload"
 	"github.com/berth-project/berth/pkg/writers"
 )
@@ -93,7 +94,7 @@ func keepOfNode(obj any) (any, error) {
 }
 
 // ControllerField of any object is the UID of its controller: an index of the cache.
-const ControllerField = "metadata.controller"
+const ControllerField = lineage.ControllerField
 
 // IndexByController makes the cache find objects by ControllerField. The objects of a kind can be indexed once in a process.
 func IndexByController(ctx context.Context, indexer client.FieldIndexer, objects ...client.Object) error {

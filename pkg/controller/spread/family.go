@@ -6,14 +6,9 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/controller/frame"
-	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -26,45 +21,20 @@ type family struct {
 
 // podsBelow are the pods below a workload, except those that a spread of a nearer owner divides.
 func (f *family) podsBelow(ctx context.Context, namespace string, workload types.UID) ([]corev1.Pod, error) {
-	type branch struct {
-		uid types.UID
-		// divided are the pods that spreads between the workload and this branch divide.
-		divided []podPredicate
-	}
 	var pods []corev1.Pod
-	visited := sets.New(workload)
-	for branches := []branch{{uid: workload}}; len(branches) > 0; branches = branches[1:] {
-		here := branches[0]
-		owned, err := f.podsOwnedBy(ctx, namespace, here.uid)
-		if err != nil {
-			return nil, err
+	err := f.Below(ctx, namespace, workload, func(owner types.UID, divided func(map[string]string) bool) error {
+		var owned corev1.PodList
+		if err := f.Reader.List(ctx, &owned, lineage.OwnedBy(namespace, owner)...); err != nil {
+			return fmt.Errorf("listing pods: %w", err)
 		}
-		for i := range owned {
-			if !anyOf(here.divided, &owned[i]) {
-				pods = append(pods, owned[i])
+		for i := range owned.Items {
+			if !divided(owned.Items[i].Labels) {
+				pods = append(pods, owned.Items[i])
 			}
 		}
-		children, err := f.ownersOwnedBy(ctx, namespace, here.uid)
-		if err != nil {
-			return nil, err
-		}
-		for _, child := range children {
-			if visited.Has(child.UID) {
-				continue
-			}
-			visited.Insert(child.UID)
-			divided := here.divided
-			winner, err := f.Winner(ctx, namespace, child)
-			if err != nil {
-				return nil, err
-			}
-			if winner != nil {
-				divided = append(divided[:len(divided):len(divided)], f.dividedBy(winner))
-			}
-			branches = append(branches, branch{uid: child.UID, divided: divided})
-		}
-	}
-	return pods, nil
+		return nil
+	})
+	return pods, err
 }
 
 // isBelow is true for the pods that podsBelow lists.
@@ -79,34 +49,6 @@ func (f *family) isBelow(ctx context.Context, pod *corev1.Pod, workloadUID types
 	return below, err
 }
 
-func (f *family) podsOwnedBy(ctx context.Context, namespace string, uid types.UID) ([]corev1.Pod, error) {
-	var pods corev1.PodList
-	if err := f.Reader.List(ctx, &pods, ownedBy(namespace, uid)...); err != nil {
-		return nil, fmt.Errorf("listing pods: %w", err)
-	}
-	return pods.Items, nil
-}
-
-func (f *family) ownersOwnedBy(ctx context.Context, namespace string, uid types.UID) ([]workload.Owner, error) {
-	var owners []workload.Owner
-	for kind, list := range f.NewLists(namespace) {
-		if err := f.Reader.List(ctx, list, ownedBy(namespace, uid)...); err != nil {
-			return nil, fmt.Errorf("listing objects of kind %s: %w", kind, err)
-		}
-		err := meta.EachListItem(list, func(item runtime.Object) error {
-			object, err := meta.Accessor(item)
-			if err == nil {
-				owners = append(owners, workload.Owner{Kind: kind, Name: object.GetName(), UID: object.GetUID()})
-			}
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("listing objects of kind %s: %w", kind, err)
-		}
-	}
-	return owners, nil
-}
-
 // latestRevision is the revision that a Deployment rolls out, or has rolled out. It is empty for other workloads: their pods have one controller for
 // all revisions, or no revisions.
 func (f *family) latestRevision(ctx context.Context, of client.Object) (string, error) {
@@ -114,7 +56,7 @@ func (f *family) latestRevision(ctx context.Context, of client.Object) (string, 
 		return "", nil
 	}
 	var sets appsv1.ReplicaSetList
-	if err := f.Reader.List(ctx, &sets, ownedBy(of.GetNamespace(), of.GetUID())...); err != nil {
+	if err := f.Reader.List(ctx, &sets, lineage.OwnedBy(of.GetNamespace(), of.GetUID())...); err != nil {
 		return "", fmt.Errorf("listing ReplicaSets: %w", err)
 	}
 	var latest *appsv1.ReplicaSet
@@ -127,25 +69,4 @@ func (f *family) latestRevision(ctx context.Context, of client.Object) (string, 
 		return "", nil
 	}
 	return latest.Labels[appsv1.DefaultDeploymentUniqueLabelKey], nil
-}
-
-func ownedBy(namespace string, uid types.UID) []client.ListOption {
-	return []client.ListOption{client.InNamespace(namespace), client.MatchingFields{frame.ControllerField: string(uid)}, client.UnsafeDisableDeepCopy}
-}
-
-type podPredicate func(*corev1.Pod) bool
-
-func anyOf(predicates []podPredicate, pod *corev1.Pod) bool {
-	for _, matches := range predicates {
-		if matches(pod) {
-			return true
-		}
-	}
-	return false
-}
-
-// dividedBy is true for the pods that a spread divides, of those below its workload.
-func (f *family) dividedBy(spread *v1beta1.WorkloadSpread) podPredicate {
-	compiled := f.Compiled(spread)
-	return func(pod *corev1.Pod) bool { return compiled.Divides(pod.Labels) }
 }

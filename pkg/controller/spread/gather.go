@@ -133,7 +133,7 @@ func (r *reconciler) accountOf(ctx context.Context, spread *v1beta1.WorkloadSpre
 		}
 		node, read := nodes[pod.Spec.NodeName]
 		if !read {
-			if node, err = r.node(ctx, pod.Spec.NodeName); err != nil {
+			if node, err = r.family.Node(ctx, pod.Spec.NodeName); err != nil {
 				return nil, err
 			}
 			nodes[pod.Spec.NodeName] = node
@@ -166,7 +166,7 @@ func (r *reconciler) lookAgain(ctx context.Context, namespace, name string, in *
 		in.drop(name)
 		return nil
 	}
-	node, err := r.node(ctx, pod.Spec.NodeName)
+	node, err := r.family.Node(ctx, pod.Spec.NodeName)
 	if err != nil {
 		return err
 	}
@@ -279,23 +279,6 @@ func (r *reconciler) unstructuredTarget(spread *v1beta1.WorkloadSpread) (*unstru
 	object.SetNamespace(spread.Namespace)
 	object.SetName(target.Name)
 	return object, mapping, nil
-}
-
-// node has the name and labels of a node; subsets select nodes by them. It is nil for an empty name and for a node that does not exist.
-func (r *reconciler) node(ctx context.Context, name string) (*corev1.Node, error) {
-	if name == "" {
-		return nil, nil
-	}
-	metadata := &metav1.PartialObjectMetadata{}
-	metadata.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
-	err := r.family.Reader.Get(ctx, types.NamespacedName{Name: name}, metadata)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading node %s: %w", name, err)
-	}
-	return &corev1.Node{ObjectMeta: metadata.ObjectMeta}, nil
 }
 
 // isUnschedulable is true for a pending pod for which the scheduler found no node.
