@@ -166,7 +166,7 @@ func (e *earlyBinding) ownersBelow(ctx context.Context, namespace string, pod *c
 // patchFor returns the changes that the subset makes to the pod: its strategic merge patch, its term and tolerations, Berth's scheduler, and the
 // annotation with the pick. With subset.None they are the scheduler and the annotation. Labels by which the workload selects its pods stay as they
 // are. The selector is nil if it is not known.
-func (o *podObject) patchFor(policy *subset.Policy, index int, admitted v1beta1.AdmittedSubset, selector labels.Selector) ([]operation, error) {
+func (o *podObject) patchFor(policy *subset.Policy, index int, admitted v1beta1.AdmittedSubset, selector labels.Selector) ([]jsonpatch.Operation, error) {
 	var tree map[string]any
 	if err := json.Unmarshal(o.raw, &tree); err != nil {
 		return nil, err
@@ -183,13 +183,9 @@ func (o *podObject) patchFor(policy *subset.Policy, index int, admitted v1beta1.
 	if err != nil {
 		return nil, err
 	}
-	differences, err := jsonpatch.CreatePatch(o.raw, patched)
+	patch, err := jsonpatch.CreatePatch(o.raw, patched)
 	if err != nil {
 		return nil, err
-	}
-	var patch []operation
-	for _, d := range differences {
-		patch = append(patch, operation{Op: d.Operation, Path: d.Path, Value: d.Value})
 	}
 	var after podObject
 	if err := json.Unmarshal(patched, &after); err != nil {
@@ -199,5 +195,6 @@ func (o *podObject) patchFor(policy *subset.Policy, index int, admitted v1beta1.
 	pod := *before
 	pod.Spec.SchedulerName = policy.SchedulerOf(before.Spec.SchedulerName)
 	constraints.AddTo(&pod)
-	return append(patch, patchOf(before, &pod)...), nil
+	more, err := patchOf(before, &pod)
+	return append(patch, more...), err
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	jsonpatchapply "github.com/evanphx/json-patch/v5"
+	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -393,7 +394,7 @@ subsets: [{name: a, patch: {metadata: {labels: {app: other, tier: elastic}}, spe
 }
 
 // applied is what the API server makes of an answer.
-func applied(t *testing.T, raw []byte, operations []operation) []byte {
+func applied(t *testing.T, raw []byte, operations []jsonpatch.Operation) []byte {
 	t.Helper()
 	text, err := json.Marshal(operations)
 	if err != nil {

@@ -66,8 +66,12 @@ func (a *podAdmission) review(ctx context.Context, request *podRequest) answer {
 	case spread.Policy.Constraints.AddTo(&after).TooMany:
 		warnings = append(warnings, tooManyConstraints(spread))
 	}
+	patch, err := patchOf(before, &after)
+	if err != nil {
+		return answer{outcome: failed, warnings: []string{"Berth admits the pod as it is: " + err.Error()}}
+	}
 	klog.FromContext(ctx).V(4).Info("Admitting a pod of a spread", "workloadspread", klog.KRef(request.Namespace, spread.Name))
-	return answer{outcome: constrained, patch: patchOf(before, &after), warnings: warnings}
+	return answer{outcome: constrained, patch: patch, warnings: warnings}
 }
 
 // mayHaveSpread is false for pods that no spread can divide.

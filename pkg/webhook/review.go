@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"runtime/debug"
 
+	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -59,28 +60,23 @@ type podFields struct {
 		SchedulerName   string                     `json:"schedulerName"`
 		Tolerations     []corev1.Toleration        `json:"tolerations"`
 		SchedulingGates []corev1.PodSchedulingGate `json:"schedulingGates"`
-		// Pod affinity is not read. Code that writes the affinity must leave it alone.
-		Affinity *struct {
-			NodeAffinity *corev1.NodeAffinity `json:"nodeAffinity"`
-		} `json:"affinity"`
+		Affinity        *corev1.Affinity           `json:"affinity"`
 	} `json:"spec"`
 }
 
 // pod is a Pod with the fields that were read.
 func (o *podObject) pod() *corev1.Pod {
-	pod := &corev1.Pod{
+	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: o.Metadata.Name, Labels: o.Metadata.Labels, Annotations: o.Metadata.Annotations, OwnerReferences: o.Metadata.OwnerReferences},
-		Spec:       corev1.PodSpec{SchedulerName: o.Spec.SchedulerName, Tolerations: o.Spec.Tolerations, SchedulingGates: o.Spec.SchedulingGates},
+		Spec: corev1.PodSpec{
+			SchedulerName: o.Spec.SchedulerName, Tolerations: o.Spec.Tolerations, SchedulingGates: o.Spec.SchedulingGates, Affinity: o.Spec.Affinity,
+		},
 	}
-	if o.Spec.Affinity != nil {
-		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: o.Spec.Affinity.NodeAffinity}
-	}
-	return pod
 }
 
 // answer to a review. Unless admission is required, a pod is always admitted.
 type answer struct {
-	patch    []operation
+	patch    []jsonpatch.Operation
 	warnings []string
 	outcome  outcome
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"gomodules.xyz/jsonpatch/v2"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -132,7 +133,11 @@ func (s *sidecarAdmission) review(ctx context.Context, request *podRequest) answ
 		return answer{outcome: failed, warnings: []string{"Berth admits the pod without sidecars: it cannot read it: " + err.Error()}}
 	}
 	after, more := s.inject(before, request.Namespace, versions)
-	return answer{outcome: injected, patch: patchOfSidecars(before, after), warnings: append(warnings, more...)}
+	patch, err := patchOfSidecars(before, after)
+	if err != nil {
+		return answer{outcome: failed, warnings: []string{"Berth admits the pod without sidecars: " + err.Error()}}
+	}
+	return answer{outcome: injected, patch: patch, warnings: append(warnings, more...)}
 }
 
 // inject leaves out sets with which the API server would refuse a pod that it admits without them. It cannot tell for a pod that it would refuse anyway.
@@ -251,20 +256,20 @@ func (s *sidecarAdmission) find(ctx context.Context, policy *sidecar.Policy) (*s
 
 // patchOfSidecars turns a pod into the one with sidecars. It adds and removes items of lists, and leaves the others alone, because they may have fields that this version of
 // Kubernetes does not know.
-func patchOfSidecars(before, after *corev1.Pod) []operation {
+func patchOfSidecars(before, after *corev1.Pod) ([]jsonpatch.Operation, error) {
+	patch, err := patchOf(&corev1.Pod{ObjectMeta: before.ObjectMeta}, &corev1.Pod{ObjectMeta: after.ObjectMeta})
 	nameOf := func(c *corev1.Container) string { return c.Name }
-	patch := patchOfList("/spec/initContainers", before.Spec.InitContainers, after.Spec.InitContainers, nameOf)
+	patch = append(patch, patchOfList("/spec/initContainers", before.Spec.InitContainers, after.Spec.InitContainers, nameOf)...)
 	patch = append(patch, patchOfList("/spec/containers", before.Spec.Containers, after.Spec.Containers, nameOf)...)
 	patch = append(patch, patchOfList("/spec/volumes", before.Spec.Volumes, after.Spec.Volumes, func(v *corev1.Volume) string { return v.Name })...)
-	patch = append(patch, patchOfList("/spec/imagePullSecrets", before.Spec.ImagePullSecrets, after.Spec.ImagePullSecrets, func(r *corev1.LocalObjectReference) string { return r.Name })...)
-	return append(patch, patchOfAnnotations(before.Annotations, after.Annotations)...)
+	return append(patch, patchOfList("/spec/imagePullSecrets", before.Spec.ImagePullSecrets, after.Spec.ImagePullSecrets, func(r *corev1.LocalObjectReference) string { return r.Name })...), err
 }
 
 // patchOfList removes the items that are not there any more, or have changed, and adds others at their places.
-func patchOfList[T any](path string, before, after []T, nameOf func(*T) string) (patch []operation) {
+func patchOfList[T any](path string, before, after []T, nameOf func(*T) string) (patch []jsonpatch.Operation) {
 	if len(before) == 0 {
 		if len(after) > 0 {
-			patch = append(patch, add(path, after))
+			patch = append(patch, jsonpatch.NewOperation("add", path, after))
 		}
 		return patch
 	}
@@ -277,32 +282,12 @@ func patchOfList[T any](path string, before, after []T, nameOf func(*T) string) 
 			}
 		}
 		if !stays {
-			patch = append(patch, remove(fmt.Sprintf("%s/%d", path, i)))
+			patch = append(patch, jsonpatch.NewOperation("remove", fmt.Sprintf("%s/%d", path, i), nil))
 		}
 	}
 	for i := range after {
 		if !kept[i] {
-			patch = append(patch, add(fmt.Sprintf("%s/%d", path, i), &after[i]))
-		}
-	}
-	return patch
-}
-
-func patchOfAnnotations(before, after map[string]string) (patch []operation) {
-	if len(before) == 0 && len(after) > 0 {
-		return []operation{add("/metadata/annotations", after)}
-	}
-	at := func(key string) string {
-		return "/metadata/annotations/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
-	}
-	for key, value := range after {
-		if was, had := before[key]; !had || was != value {
-			patch = append(patch, add(at(key), value))
-		}
-	}
-	for key := range before {
-		if _, has := after[key]; !has {
-			patch = append(patch, remove(at(key)))
+			patch = append(patch, jsonpatch.NewOperation("add", fmt.Sprintf("%s/%d", path, i), &after[i]))
 		}
 	}
 	return patch
