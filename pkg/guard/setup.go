@@ -50,9 +50,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 		guard: g, decoder: admission.NewDecoder(mgr.GetScheme()), live: mgr.GetAPIReader(), clock: g.clock,
 	}})
 	register(endpoint.Evictions, &admission.Webhook{Handler: &evictionMarker{guard: g, live: mgr.GetAPIReader()}})
-	register(endpoint.Budgets, conversion.Admission(v1beta1.GroupVersion, admission.WithValidator(mgr.GetScheme(), &budgetValidator{
+	register(endpoint.Budgets, conversion.Admission(v1beta1.GroupVersion, admission.WithValidator(mgr.GetScheme(), (&budgetValidator{
 		budgets: g.committed, census: g.lines.store.census, looks: make(chan struct{}, mostLooks),
-	})))
+	}).reviews())))
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/endpoint"
 )
 
 // budgetValidator validates PodUnavailableBudgets.
@@ -27,32 +28,10 @@ type budgetValidator struct {
 	looks chan struct{}
 }
 
-var _ admission.Validator[*v1beta1.PodUnavailableBudget] = &budgetValidator{}
-
-// ValidateCreate validates a new budget.
-func (v *budgetValidator) ValidateCreate(ctx context.Context, pub *v1beta1.PodUnavailableBudget) (admission.Warnings, error) {
-	return v.validate(ctx, pub, budget.Refuse(pub))
-}
-
-// ValidateUpdate validates a changed budget. It accepts a budget that is being deleted, or whose spec and annotations have not changed. Rules that are
-// newer than the budget must not keep anybody from labelling it.
-func (v *budgetValidator) ValidateUpdate(ctx context.Context, old, pub *v1beta1.PodUnavailableBudget) (admission.Warnings, error) {
-	if pub.DeletionTimestamp != nil || equality.Semantic.DeepEqual(old.Spec, pub.Spec) && equality.Semantic.DeepEqual(old.Annotations, pub.Annotations) {
-		return nil, nil
-	}
-	if equality.Semantic.DeepEqual(old.Spec.Selector, pub.Spec.Selector) && equality.Semantic.DeepEqual(old.Spec.TargetReference, pub.Spec.TargetReference) {
-		policy, warnings, err := compile(pub, budget.RefuseChange(old, pub)) // it covers the same pods as before, so it cannot newly overlap with another budget
-		if err != nil || equality.Semantic.DeepEqual(old.Spec, pub.Spec) {
-			return warnings, err
-		}
-		return append(warnings, v.look(ctx, pub, policy)...), nil
-	}
-	return v.validate(ctx, pub, budget.RefuseChange(old, pub))
-}
-
-// ValidateDelete allows every deletion. The webhook configuration does not make the API server call it.
-func (v *budgetValidator) ValidateDelete(context.Context, *v1beta1.PodUnavailableBudget) (admission.Warnings, error) {
-	return nil, nil
+func (v *budgetValidator) reviews() endpoint.Validator[*v1beta1.PodUnavailableBudget] {
+	return endpoint.Validator[*v1beta1.PodUnavailableBudget]{Validate: v.validate, Same: func(old, pub *v1beta1.PodUnavailableBudget) bool {
+		return equality.Semantic.DeepEqual(old.Spec, pub.Spec) && equality.Semantic.DeepEqual(old.Annotations, pub.Annotations)
+	}}
 }
 
 // The controller compares each change of a pod with all budgets of the namespace, one change after the other for all tenants. The validator compares a
@@ -64,7 +43,18 @@ const (
 	maxBudgets = 500
 )
 
-func (v *budgetValidator) validate(ctx context.Context, pub *v1beta1.PodUnavailableBudget, refused field.ErrorList) (admission.Warnings, error) {
+func (v *budgetValidator) validate(ctx context.Context, pub, old *v1beta1.PodUnavailableBudget) (admission.Warnings, error) {
+	refused := budget.Refuse(pub)
+	if old != nil {
+		refused = budget.RefuseChange(old, pub)
+		if equality.Semantic.DeepEqual(old.Spec.Selector, pub.Spec.Selector) && equality.Semantic.DeepEqual(old.Spec.TargetReference, pub.Spec.TargetReference) {
+			policy, warnings, err := compile(pub, refused) // it covers the same pods as before, so it cannot newly overlap with another budget
+			if err != nil || equality.Semantic.DeepEqual(old.Spec, pub.Spec) {
+				return warnings, err
+			}
+			return append(warnings, v.look(ctx, pub, policy)...), nil
+		}
+	}
 	if errs := tooLarge("selector", pub.Spec.Selector); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(v1beta1.Kind.GroupKind(), pub.Name, errs)
 	}

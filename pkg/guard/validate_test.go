@@ -39,8 +39,8 @@ func selecting(name string, from, values int) *v1beta1.PodUnavailableBudget {
 
 func TestAHugeSelector(t *testing.T) {
 	t.Run("is refused by its size", func(t *testing.T) {
-		v := budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{}), committed)}
-		if _, err := v.ValidateCreate(t.Context(), selecting("huge", 0, maxSelector)); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "1 requirements with 201 keys and values, and at most 20 and 200 are allowed") {
+		v := &budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{}), committed)}
+		if _, err := v.reviews().ValidateCreate(t.Context(), selecting("huge", 0, maxSelector)); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "1 requirements with 201 keys and values, and at most 20 and 200 are allowed") {
 			t.Errorf("got %v", err)
 		}
 		many := selecting("many", 0, 1)
@@ -48,29 +48,29 @@ func TestAHugeSelector(t *testing.T) {
 		for i := range maxRequirements {
 			many.Spec.Selector.MatchLabels[fmt.Sprint("key-", i)] = ""
 		}
-		if _, err := v.ValidateCreate(t.Context(), many); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "21 requirements") {
+		if _, err := v.reviews().ValidateCreate(t.Context(), many); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "21 requirements") {
 			t.Errorf("got %v", err)
 		}
-		if _, err := v.ValidateCreate(t.Context(), selecting("large", 0, maxSelector-1)); err != nil {
+		if _, err := v.reviews().ValidateCreate(t.Context(), selecting("large", 0, maxSelector-1)); err != nil {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("that exists already keeps nobody from labelling its budget", func(t *testing.T) {
-		v := budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{}), committed)}
+		v := &budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{}), committed)}
 		old, labelled := selecting("huge", 0, 2*maxSelector), selecting("huge", 0, 2*maxSelector)
 		labelled.Labels = map[string]string{"team": "shop"}
 		labelled.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(2))
-		if _, err := v.ValidateUpdate(t.Context(), old, labelled); err != nil {
+		if _, err := v.reviews().ValidateUpdate(t.Context(), old, labelled); err != nil {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("is not compared for longer than somebody waits", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		v := budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		v := &budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			defer cancel()
 			return c.List(ctx, list, opts...)
 		}}), committed)}
-		if _, err := v.ValidateCreate(ctx, selecting("large", 0, 10)); !apierrors.IsTimeout(err) {
+		if _, err := v.reviews().ValidateCreate(ctx, selecting("large", 0, 10)); !apierrors.IsTimeout(err) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -78,17 +78,17 @@ func TestAHugeSelector(t *testing.T) {
 
 func TestANamespaceHasSoManyBudgets(t *testing.T) {
 	there := maxBudgets - 1
-	v := budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+	v := &budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
 		for i := range there {
 			list.(*v1beta1.PodUnavailableBudgetList).Items = append(list.(*v1beta1.PodUnavailableBudgetList).Items, *selecting(fmt.Sprint("b", i), i, 1))
 		}
 		return nil
 	}}), committed)}
-	if _, err := v.ValidateCreate(t.Context(), selecting("last", there, 1)); err != nil {
+	if _, err := v.reviews().ValidateCreate(t.Context(), selecting("last", there, 1)); err != nil {
 		t.Errorf("got %v", err)
 	}
 	there++
-	if _, err := v.ValidateCreate(t.Context(), selecting("more", there, 1)); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "has 500 PodUnavailableBudgets, and at most 500 are allowed") {
+	if _, err := v.reviews().ValidateCreate(t.Context(), selecting("more", there, 1)); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "has 500 PodUnavailableBudgets, and at most 500 are allowed") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -105,8 +105,8 @@ func TestABudgetThatCannotBeCompared(t *testing.T) {
 		"until somebody gives it the right": {apierrors.NewForbidden(v1beta1.Resource.GroupResource(), "", errors.New("no rule")), http.StatusInternalServerError, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return tc.err }}), committed)}
-			_, err := v.ValidateCreate(t.Context(), selecting("web", 0, 1))
+			v := &budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return tc.err }}), committed)}
+			_, err := v.reviews().ValidateCreate(t.Context(), selecting("web", 0, 1))
 			var status apierrors.APIStatus
 			if !errors.As(err, &status) {
 				t.Fatalf("got %v", err)
@@ -173,12 +173,12 @@ func TestReplicasThatCannotBeRead(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			v := budgetValidator{budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).lines.store.census, looks: make(chan struct{}, mostLooks)}
+			v := &budgetValidator{budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).lines.store.census, looks: make(chan struct{}, mostLooks)}
 			changed := pub.DeepCopy()
 			changed.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(2))
 			for what, validate := range map[string]func() (admission.Warnings, error){
-				"created": func() (admission.Warnings, error) { return v.ValidateCreate(t.Context(), pub) },
-				"changed": func() (admission.Warnings, error) { return v.ValidateUpdate(t.Context(), pub, changed) },
+				"created": func() (admission.Warnings, error) { return v.reviews().ValidateCreate(t.Context(), pub) },
+				"changed": func() (admission.Warnings, error) { return v.reviews().ValidateUpdate(t.Context(), pub, changed) },
 			} {
 				warnings, err := validate()
 				if got := strings.Join(warnings, "\n"); err != nil || !strings.HasPrefix(got, tc.wantWarning) || tc.wantWarning == "" && got != "" {
@@ -210,8 +210,8 @@ func TestABudgetIsStoredAlthoughItsPodsCannotBeCounted(t *testing.T) {
 		}
 		return c.List(ctx, list, opts...)
 	}})
-	v := budgetValidator{budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).lines.store.census, looks: make(chan struct{}, mostLooks)}
-	if warnings, err := v.ValidateCreate(t.Context(), selecting("new", 0, 1)); err != nil || len(warnings) > 0 {
+	v := &budgetValidator{budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).lines.store.census, looks: make(chan struct{}, mostLooks)}
+	if warnings, err := v.reviews().ValidateCreate(t.Context(), selecting("new", 0, 1)); err != nil || len(warnings) > 0 {
 		t.Errorf("%v, %v", warnings, err)
 	}
 }

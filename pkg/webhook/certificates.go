@@ -10,14 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -132,44 +130,19 @@ func (c *certificates) NeedLeaderElection() bool { return false }
 
 // Start copies until the context ends.
 func (c *certificates) Start(ctx context.Context) error {
-	informer, err := c.cache.GetInformer(ctx, &corev1.Secret{})
-	if err != nil {
-		return fmt.Errorf("watching the webhook's certificate: %w", err)
+	changed := newSignal()
+	if err := changed.on(ctx, c.cache, &corev1.Secret{}, func(client.Object) bool { return true }); err != nil {
+		return err
 	}
-	changed := make(chan struct{}, 1)
-	announce := func() {
-		select {
-		case changed <- struct{}{}:
-		default: // a signal is already pending
-		}
+	if c.cache.WaitForCacheSync(ctx) {
+		repeat(ctx, clock.RealClock{}, changed, definitionsInterval, "Handing out the certificate of the webhooks and its authority", c.look)
 	}
-	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { announce() },
-		UpdateFunc: func(any, any) { announce() },
-	}); err != nil {
-		return fmt.Errorf("watching the webhook's certificate: %w", err)
-	}
-	next := definitionsInterval
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-			if err := c.copy(ctx); err != nil {
-				return fmt.Errorf("copying the webhook's certificate: %w", err)
-			}
-		case <-time.After(next):
-		}
-		next = definitionsInterval
-		if err := c.tellDefinitions(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Writing the authority of the certificate into the definitions")
-			next = retryInterval
-		}
-	}
+	return nil
 }
 
-// copy writes the certificate into the files, unless they have it already. The rotator has not filled a Secret without a certificate yet.
-func (c *certificates) copy(ctx context.Context) error {
+// look copies the certificate into the files, unless they have it already, and writes its CA into the definitions. The rotator has not filled a Secret
+// without a certificate yet.
+func (c *certificates) look(ctx context.Context) error {
 	secret := &corev1.Secret{}
 	if err := c.reader.Get(ctx, certificate.Secret, secret); err != nil {
 		return client.IgnoreNotFound(err)
@@ -186,19 +159,10 @@ func (c *certificates) copy(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
-}
-
-// authority is the CA in the Secret. It is empty if the Secret does not exist or has no usable certificate yet.
-func (c *certificates) authority(ctx context.Context) ([]byte, error) {
-	secret := &corev1.Secret{}
-	if err := c.reader.Get(ctx, certificate.Secret, secret); err != nil {
-		return nil, client.IgnoreNotFound(err)
+	if c.definitions == nil || len(secret.Data[certificate.CAFile]) == 0 {
+		return nil
 	}
-	if _, err := tls.X509KeyPair(secret.Data[certificate.File], secret.Data[certificate.KeyFile]); err != nil {
-		return nil, nil //nolint:nilerr // the rotator sees that too, and replaces it
-	}
-	return secret.Data[certificate.CAFile], nil
+	return c.definitions.trust(ctx, secret.Data[certificate.CAFile])
 }
 
 // replaceFile never leaves half a file, and does not touch a file with the same content.

@@ -73,11 +73,11 @@ func TestTheCertificateIsCopiedIntoFiles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "certs")
 			if tc.there != nil {
-				if err := (&certificates{reader: cacheOf(t, secret(tc.there)), dir: dir}).copy(t.Context()); err != nil {
+				if err := (&certificates{reader: cacheOf(t, secret(tc.there)), dir: dir}).look(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if err := (&certificates{reader: cacheOf(t, tc.cache...), dir: dir}).copy(t.Context()); err != nil {
+			if err := (&certificates{reader: cacheOf(t, tc.cache...), dir: dir}).look(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(tc.want, files(t, dir)); diff != "" {

@@ -64,15 +64,3 @@ func (d *definitions) trustOf(ctx context.Context, name string, authority []byte
 	}
 	return nil
 }
-
-// tellDefinitions writes the CA of the Secret into the definitions, unless the Secret has none yet.
-func (c *certificates) tellDefinitions(ctx context.Context) error {
-	if c.definitions == nil {
-		return nil
-	}
-	authority, err := c.authority(ctx)
-	if err != nil || len(authority) == 0 {
-		return err
-	}
-	return c.definitions.trust(ctx, authority)
-}

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/federation"
 )
 
@@ -22,24 +23,10 @@ type federatedValidator struct {
 	members func(context.Context) ([]string, error)
 }
 
-var _ admission.Validator[*v1alpha1.FederatedReplicaSet] = &federatedValidator{}
-
-// ValidateCreate validates a new FederatedReplicaSet.
-func (v *federatedValidator) ValidateCreate(ctx context.Context, frs *v1alpha1.FederatedReplicaSet) (admission.Warnings, error) {
-	return v.validate(ctx, frs, nil)
-}
-
-// ValidateUpdate validates a changed FederatedReplicaSet. As with spreads, an unchanged spec and an object that is being deleted always pass.
-func (v *federatedValidator) ValidateUpdate(ctx context.Context, old, frs *v1alpha1.FederatedReplicaSet) (admission.Warnings, error) {
-	if frs.DeletionTimestamp != nil || equality.Semantic.DeepEqual(old.Spec, frs.Spec) && old.Annotations[v1alpha1.PreferencesAnnotation] == frs.Annotations[v1alpha1.PreferencesAnnotation] {
-		return nil, nil
-	}
-	return v.validate(ctx, frs, old)
-}
-
-// ValidateDelete admits every deletion. The webhook configuration does not ask about deletions.
-func (v *federatedValidator) ValidateDelete(context.Context, *v1alpha1.FederatedReplicaSet) (admission.Warnings, error) {
-	return nil, nil
+func (v *federatedValidator) reviews() endpoint.Validator[*v1alpha1.FederatedReplicaSet] {
+	return endpoint.Validator[*v1alpha1.FederatedReplicaSet]{Validate: v.validate, Same: func(old, frs *v1alpha1.FederatedReplicaSet) bool {
+		return equality.Semantic.DeepEqual(old.Spec, frs.Spec) && old.Annotations[v1alpha1.PreferencesAnnotation] == frs.Annotations[v1alpha1.PreferencesAnnotation]
+	}}
 }
 
 func (v *federatedValidator) validate(ctx context.Context, frs, old *v1alpha1.FederatedReplicaSet) (warnings admission.Warnings, _ error) {

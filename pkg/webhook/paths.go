@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -30,8 +29,6 @@ const (
 	formerFor = time.Minute
 	// keepInterval is how often Berth looks at the configurations if no change is announced.
 	keepInterval = 30 * time.Second
-	// retryInterval is the delay before a retry after an error.
-	retryInterval = time.Second
 	// patience is how long a review at an unknown path waits: the API server may see a new path in its watch before this replica does.
 	patience, patienceStep = 2 * time.Second, 20 * time.Millisecond
 	// mostPatient is how many reviews wait at once. It bounds what strangers can make this replica do.
@@ -70,49 +67,19 @@ func (p *paths) NeedLeaderElection() bool { return false }
 
 // Start runs the cache and maintains the paths until the context ends.
 func (p *paths) Start(ctx context.Context) error {
-	changed := make(chan struct{}, 1)
-	announce := func(object any) {
-		configuration, ok := object.(client.Object)
-		if !ok || !slices.Contains(endpoint.Configurations, configuration.GetName()) {
-			return // a tombstone is none: keep runs after keepInterval at the latest
-		}
-		select {
-		case changed <- struct{}{}:
-		default: // a change is announced already
-		}
-	}
+	changed := newSignal()
 	for _, kind := range configurationKinds() {
-		informer, err := p.cache.GetInformer(ctx, kind)
-		if err == nil {
-			_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-				AddFunc:    announce,
-				UpdateFunc: func(_, object any) { announce(object) },
-				DeleteFunc: announce,
-			})
-		}
-		if err != nil {
-			return fmt.Errorf("watching webhook configurations: %w", err)
+		if err := changed.on(ctx, p.cache, kind, func(o client.Object) bool { return slices.Contains(endpoint.Configurations, o.GetName()) }); err != nil {
+			return err
 		}
 	}
 	running, ctx := errgroup.WithContext(ctx)
 	running.Go(func() error { return p.cache.Start(ctx) })
 	running.Go(func() error {
-		if !p.cache.WaitForCacheSync(ctx) {
-			return nil // the context has ended
+		if p.cache.WaitForCacheSync(ctx) {
+			repeat(ctx, p.clock, changed, keepInterval, "Updating the paths in the webhook configurations", p.keep)
 		}
-		for {
-			next := keepInterval
-			if err := p.keep(ctx); err != nil && ctx.Err() == nil {
-				klog.FromContext(ctx).Error(err, "Updating the paths in the webhook configurations")
-				next = retryInterval
-			}
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-changed:
-			case <-p.clock.After(next):
-			}
-		}
+		return nil
 	})
 	return running.Wait()
 }

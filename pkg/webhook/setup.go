@@ -141,10 +141,12 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	}
 	// A panic becomes an error by default.
 	register(endpoint.Spreads, conversion.Admission(v1beta1.GroupVersion,
-		admission.WithValidator(mgr.GetScheme(), &spreadValidator{reader: mgr.GetCache(), live: mgr.GetAPIReader(), announce: announce, installation: owners.Compatibility(), autoscaler: opts.NodeAutoscaler})))
+		admission.WithValidator(mgr.GetScheme(), (&spreadValidator{
+			reader: mgr.GetCache(), live: mgr.GetAPIReader(), announce: announce, installation: owners.Compatibility(), autoscaler: opts.NodeAutoscaler,
+		}).reviews())))
 	register(endpoint.UnitedDeployments, unitedReviews(mgr.GetScheme(), mgr.GetRESTMapper(), opts.IgnoreUnitedDeployments))
 	if opts.Members != nil {
-		register(endpoint.FederatedReplicaSets, admission.WithValidator(mgr.GetScheme(), &federatedValidator{members: opts.Members}))
+		register(endpoint.FederatedReplicaSets, admission.WithValidator(mgr.GetScheme(), (&federatedValidator{members: opts.Members}).reviews()))
 	}
 	for _, handlers := range more {
 		if err := handlers(register); err != nil {

@@ -46,7 +46,7 @@ func SetupSidecars(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineag
 		return fmt.Errorf("watching namespaces: %w", err)
 	}
 	register(endpoint.Sidecars, &podReviews{answer: s.review, clock: clock.RealClock{}})
-	register(endpoint.SidecarSets, admission.WithValidator(mgr.GetScheme(), &sidecarValidator{others: s.policies}))
+	register(endpoint.SidecarSets, admission.WithValidator(mgr.GetScheme(), (&sidecarValidator{others: s.policies}).reviews()))
 	return nil
 }
 
@@ -299,27 +299,13 @@ type sidecarValidator struct {
 	others func() []*sidecar.Policy
 }
 
-var _ admission.Validator[*v1beta1.SidecarSet] = &sidecarValidator{}
-
-// ValidateCreate validates a new SidecarSet.
-func (v *sidecarValidator) ValidateCreate(_ context.Context, set *v1beta1.SidecarSet) (admission.Warnings, error) {
-	return nil, v.validate(set, nil)
+func (v *sidecarValidator) reviews() endpoint.Validator[*v1beta1.SidecarSet] {
+	return endpoint.Validator[*v1beta1.SidecarSet]{Validate: v.validate, Same: func(old, set *v1beta1.SidecarSet) bool {
+		return equality.Semantic.DeepEqual(old.Spec, set.Spec)
+	}}
 }
 
-// ValidateUpdate validates a changed SidecarSet. An unchanged spec and an object that is being deleted always pass.
-func (v *sidecarValidator) ValidateUpdate(_ context.Context, old, set *v1beta1.SidecarSet) (admission.Warnings, error) {
-	if set.DeletionTimestamp != nil || equality.Semantic.DeepEqual(old.Spec, set.Spec) {
-		return nil, nil
-	}
-	return nil, v.validate(set, old)
-}
-
-// ValidateDelete admits every deletion. The webhook configuration does not ask about deletions.
-func (v *sidecarValidator) ValidateDelete(context.Context, *v1beta1.SidecarSet) (admission.Warnings, error) {
-	return nil, nil
-}
-
-func (v *sidecarValidator) validate(set, old *v1beta1.SidecarSet) error {
+func (v *sidecarValidator) validate(_ context.Context, set, old *v1beta1.SidecarSet) (admission.Warnings, error) {
 	policy, errs := sidecar.Compile(set)
 	if policy != nil {
 		var before *sidecar.Policy
@@ -331,9 +317,9 @@ func (v *sidecarValidator) validate(set, old *v1beta1.SidecarSet) error {
 		errs = append(errs, validateSample(policy)...)
 	}
 	if len(errs) > 0 {
-		return apierrors.NewInvalid(v1beta1.Kind.GroupKind(), set.Name, errs)
+		return nil, apierrors.NewInvalid(v1beta1.Kind.GroupKind(), set.Name, errs)
 	}
-	return nil
+	return nil, nil
 }
 
 // validateSample tries the containers and volumes in a pod.

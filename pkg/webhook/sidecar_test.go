@@ -173,7 +173,7 @@ func TestNoPodBecomesInvalid(t *testing.T) {
 		if err := yaml.UnmarshalStrict([]byte("{selector: {matchLabels: {app: web}}, containers: [{name: tried, "+tc.container+"}]}"), &set.Spec); err != nil {
 			t.Fatal(err)
 		}
-		if err := (&sidecarValidator{others: s.policies}).validate(set, nil); err != nil {
+		if _, err := (&sidecarValidator{others: s.policies}).validate(t.Context(), set, nil); err != nil {
 			t.Fatalf("%s: the set itself is refused: %v", name, err)
 		}
 		s.seen(set)

@@ -24,6 +24,7 @@ import (
 	"github.com/berth-project/berth/pkg/autoscaler"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -45,18 +46,13 @@ type spreadValidator struct {
 	autoscaler *autoscaler.Detector
 }
 
-var _ admission.Validator[*v1beta1.WorkloadSpread] = &spreadValidator{}
-
 // workloads are the kinds whose objects are in the cache, so that one that is missing can be told from one that is not watched.
 var workloads = workload.Watched()
 
-// ValidateCreate validates a new spread.
-func (v *spreadValidator) ValidateCreate(ctx context.Context, spread *v1beta1.WorkloadSpread) (admission.Warnings, error) {
-	warnings, err := v.validate(ctx, spread, nil)
-	if err == nil {
-		v.announceIfStored(ctx, spread)
-	}
-	return warnings, err
+func (v *spreadValidator) reviews() endpoint.Validator[*v1beta1.WorkloadSpread] {
+	return endpoint.Validator[*v1beta1.WorkloadSpread]{Validate: v.validate, Same: func(old, spread *v1beta1.WorkloadSpread) bool {
+		return equality.Semantic.DeepEqual(old.Spec, spread.Spec) && old.Annotations[v1beta1.CompatibilityAnnotation] == spread.Annotations[v1beta1.CompatibilityAnnotation]
+	}}
 }
 
 // announceIfStored announces the spread, unless it is known that it will not be stored.
@@ -70,21 +66,6 @@ func (v *spreadValidator) announceIfStored(ctx context.Context, spread *v1beta1.
 	}
 }
 
-// ValidateUpdate validates a changed spread. An unchanged spec and compatibility, or a spread that is being deleted, always passes: rules
-// that are newer than the spread must not keep anybody from labelling it or from removing its last finalizer.
-func (v *spreadValidator) ValidateUpdate(ctx context.Context, old, spread *v1beta1.WorkloadSpread) (admission.Warnings, error) {
-	if spread.DeletionTimestamp != nil || equality.Semantic.DeepEqual(old.Spec, spread.Spec) &&
-		old.Annotations[v1beta1.CompatibilityAnnotation] == spread.Annotations[v1beta1.CompatibilityAnnotation] {
-		return nil, nil
-	}
-	return v.validate(ctx, spread, old)
-}
-
-// ValidateDelete admits every deletion. The webhook configuration does not ask about deletions.
-func (v *spreadValidator) ValidateDelete(context.Context, *v1beta1.WorkloadSpread) (admission.Warnings, error) {
-	return nil, nil
-}
-
 func (v *spreadValidator) validate(ctx context.Context, spread, old *v1beta1.WorkloadSpread) (admission.Warnings, error) {
 	spread = subset.In(v.installation, spread)
 	known, err := v.gather(ctx, spread)
@@ -94,6 +75,9 @@ func (v *spreadValidator) validate(ctx context.Context, spread, old *v1beta1.Wor
 	warnings, errs := ValidateSpread(spread, old, known)
 	if len(errs) > 0 {
 		return warnings, apierrors.NewInvalid(v1beta1.Kind.GroupKind(), spread.Name, errs)
+	}
+	if old == nil {
+		v.announceIfStored(ctx, spread)
 	}
 	return warnings, nil
 }

@@ -52,7 +52,7 @@ func ask(t *testing.T, reader client.Reader, spread, old *v1beta1.WorkloadSpread
 	if old != nil {
 		request.Operation, request.OldObject = admissionv1.Update, raw(t, old)
 	}
-	return admission.WithValidator(schemeOf(t), &spreadValidator{reader: reader}).Handle(t.Context(), request)
+	return admission.WithValidator(schemeOf(t), (&spreadValidator{reader: reader}).reviews()).Handle(t.Context(), request)
 }
 
 func raw(t *testing.T, spread *v1beta1.WorkloadSpread) runtime.RawExtension {
@@ -161,7 +161,7 @@ func TestAValidatorKnowsTheInstallation(t *testing.T) {
 		"compatible, and the spread is not, as it says": {v1beta1.CompatibleWithKruise, own, false},
 	} {
 		validator := &spreadValidator{reader: cacheOf(t), installation: tc.installation}
-		warnings, err := validator.ValidateCreate(t.Context(), tc.spread)
+		warnings, err := validator.validate(t.Context(), tc.spread, nil)
 		if err != nil || slices.Contains(warnings, never) != tc.want {
 			t.Errorf("%s: %q, %v", name, warnings, err)
 		}
@@ -180,7 +180,7 @@ func TestAValidatorKnowsTheInstallation(t *testing.T) {
 func askLive(t *testing.T, cache, live client.Reader, spread *v1beta1.WorkloadSpread) admission.Response {
 	t.Helper()
 	request := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{UID: "review", Operation: admissionv1.Create, Object: raw(t, spread)}}
-	return admission.WithValidator(schemeOf(t), &spreadValidator{reader: cache, live: live}).Handle(t.Context(), request)
+	return admission.WithValidator(schemeOf(t), (&spreadValidator{reader: cache, live: live}).reviews()).Handle(t.Context(), request)
 }
 
 // apiServer counts its requests, and answers them with an error if it has one.
@@ -472,7 +472,7 @@ func TestASpreadIsAnnouncedIfItWillBeStored(t *testing.T) {
 			if tc.change != nil {
 				tc.change(&request.AdmissionRequest)
 			}
-			admission.WithValidator(schemeOf(t), &spreadValidator{reader: cacheOf(t, known), announce: announce}).Handle(t.Context(), request)
+			admission.WithValidator(schemeOf(t), (&spreadValidator{reader: cacheOf(t, known), announce: announce}).reviews()).Handle(t.Context(), request)
 			if diff := cmp.Diff(tc.want, told); diff != "" {
 				t.Errorf("announced, -want +got:\n%s", diff)
 			}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -39,34 +40,21 @@ var (
 const (
 	// objectsPerPage is how many objects are listed at a time.
 	objectsPerPage = 500
-	// settlingTime is how long after a change of a definition all API servers know of it.
+	// settlingTime is the time between two looks. It is longer than API servers need to learn of a changed definition.
 	settlingTime = 10 * time.Second
 )
 
 // NeedLeaderElection is true: one replica is enough.
 func (m *migration) NeedLeaderElection() bool { return true }
 
-// Start looks every 30 s until the context ends, and sooner after a change. A look costs one read for each definition if there is nothing to do.
+// Start looks until the context ends. A look costs one read for each definition if there is nothing to do.
 func (m *migration) Start(ctx context.Context) error {
-	for {
-		changed, err := m.look(ctx)
-		if err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Storing objects in the version of their definition; trying again", "after", definitionsInterval)
-		}
-		next := definitionsInterval
-		if changed {
-			next = settlingTime
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(next):
-		}
-	}
+	repeat(ctx, clock.RealClock{}, nil, settlingTime, "Storing objects in the version of their definition", m.look)
+	return nil
 }
 
-// look migrates what has not changed since the last look. It is true if a definition has changed.
-func (m *migration) look(ctx context.Context) (changed bool, err error) {
+// look migrates the objects of the definitions that have not changed since the last look.
+func (m *migration) look(ctx context.Context) error {
 	var errs []error
 	for _, name := range converted() {
 		definition := &apiextensionsv1.CustomResourceDefinition{}
@@ -75,14 +63,14 @@ func (m *migration) look(ctx context.Context) (changed bool, err error) {
 			continue
 		}
 		if m.generations[name] != definition.Generation {
-			m.generations[name], changed = definition.Generation, true
+			m.generations[name] = definition.Generation
 			continue
 		}
 		if i := storageOf(definition); i >= 0 && endpoint.Converts(definition) {
 			errs = append(errs, m.migrate(ctx, definition, definition.Spec.Versions[i].Name))
 		}
 	}
-	return changed, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // storageOf is the index of the version in which the API server stores objects that are written. It is negative if all objects are stored in it.

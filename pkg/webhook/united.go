@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/conversion"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/united"
 )
 
@@ -23,7 +24,7 @@ func unitedReviews(scheme *runtime.Scheme, kinds kindMapper, ignored bool) *admi
 	if ignored {
 		return &admission.Webhook{Handler: admission.HandlerFunc(func(context.Context, admission.Request) admission.Response { return admission.Allowed("") })}
 	}
-	return conversion.Admission(v1beta1.GroupVersion, admission.WithValidator(scheme, &unitedValidator{kinds: kinds}))
+	return conversion.Admission(v1beta1.GroupVersion, admission.WithValidator(scheme, (&unitedValidator{kinds: kinds}).reviews()))
 }
 
 // kindMapper is the part of a meta.RESTMapper that tells whether the API server serves a kind.
@@ -36,27 +37,13 @@ type unitedValidator struct {
 	kinds kindMapper
 }
 
-var _ admission.Validator[*v1beta1.UnitedDeployment] = &unitedValidator{}
-
-// ValidateCreate validates a new UnitedDeployment.
-func (v *unitedValidator) ValidateCreate(_ context.Context, ud *v1beta1.UnitedDeployment) (admission.Warnings, error) {
-	return v.validate(ud, nil)
+func (v *unitedValidator) reviews() endpoint.Validator[*v1beta1.UnitedDeployment] {
+	return endpoint.Validator[*v1beta1.UnitedDeployment]{Validate: v.validate, Same: func(old, ud *v1beta1.UnitedDeployment) bool {
+		return equality.Semantic.DeepEqual(old.Spec, ud.Spec)
+	}}
 }
 
-// ValidateUpdate validates a changed UnitedDeployment. As with spreads, an unchanged spec and an object that is being deleted always pass.
-func (v *unitedValidator) ValidateUpdate(_ context.Context, old, ud *v1beta1.UnitedDeployment) (admission.Warnings, error) {
-	if ud.DeletionTimestamp != nil || equality.Semantic.DeepEqual(old.Spec, ud.Spec) {
-		return nil, nil
-	}
-	return v.validate(ud, old)
-}
-
-// ValidateDelete admits every deletion. The webhook configuration does not ask about deletions.
-func (v *unitedValidator) ValidateDelete(context.Context, *v1beta1.UnitedDeployment) (admission.Warnings, error) {
-	return nil, nil
-}
-
-func (v *unitedValidator) validate(ud, old *v1beta1.UnitedDeployment) (admission.Warnings, error) {
+func (v *unitedValidator) validate(_ context.Context, ud, old *v1beta1.UnitedDeployment) (admission.Warnings, error) {
 	spec := field.NewPath("spec")
 	policy, errs := united.Compile(ud, spec)
 	var warnings []string

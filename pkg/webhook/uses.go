@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -56,34 +55,14 @@ var (
 // NeedLeaderElection is true: one replica is enough to remove namespaces.
 func (u *uses) NeedLeaderElection() bool { return true }
 
-// Start looks after each new object, and every keepInterval, until the context ends.
+// Start looks after the first object in a namespace, and every keepInterval, until the context ends.
 func (u *uses) Start(ctx context.Context) error {
-	added := make(chan struct{}, 1)
-	informer, err := u.objects.GetInformer(ctx, u.example)
-	if err == nil {
-		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) {
-			select {
-			case added <- struct{}{}:
-			default: // a look follows
-			}
-		}})
+	changed := newSignal()
+	if err := changed.on(ctx, u.objects, u.example, func(o client.Object) bool { return !u.includes(ctx, o.GetNamespace()) }); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("watching %T: %w", u.example, err)
-	}
-	for {
-		next := keepInterval
-		if err := u.keep(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Writing for which namespaces a webhook is called", "webhook", u.webhook)
-			next = retryInterval
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-added:
-		case <-u.clock.After(next):
-		}
-	}
+	repeat(ctx, u.clock, changed, keepInterval, "Writing for which namespaces webhook "+u.webhook+" is called", u.keep)
+	return nil
 }
 
 // keep adds the namespaces that have an object, and removes those that have had none for unusedFor.
@@ -140,7 +119,7 @@ func (u *uses) include(ctx context.Context, namespace string) {
 // includes is true if the cached configuration has the namespace, and if there is none.
 func (u *uses) includes(ctx context.Context, namespace string) bool {
 	configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}
-	if err := u.configurations.Get(ctx, types.NamespacedName{Name: u.configuration}, configuration); err != nil {
+	if err := u.configurations.Get(ctx, types.NamespacedName{Name: u.configuration}, configuration, client.UnsafeDisableDeepCopy); err != nil {
 		return client.IgnoreNotFound(err) == nil
 	}
 	names, all := endpoint.NamespacesOf(configuration, u.webhook)
