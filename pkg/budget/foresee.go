@@ -82,15 +82,3 @@ func (f *Forecast) Refused(pod *Pod) {
 		f.tally.Available = min(f.tally.Available, f.tally.Desired-1)
 	}
 }
-
-// Foresee says which of the pods could be deleted in this order. Each answer counts the pods before it that could.
-func (p *Policy) Foresee(pub *v1beta1.PodUnavailableBudget, pods []Pod) []bool {
-	f := p.Forecast(pub, v1beta1.OperationDelete)
-	answers := make([]bool, len(pods))
-	for i := range pods {
-		if answers[i] = f.May(&pods[i]); answers[i] {
-			f.Take(&pods[i])
-		}
-	}
-	return answers
-}

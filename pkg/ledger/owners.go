@@ -216,21 +216,6 @@ func (ev KindEndsChain) apply(l *Ledger) {
 	}
 }
 
-// OwnerOf is the owner of an owner, nil if it has none. It is false if the owner has not been seen.
-func (l *Ledger) OwnerOf(namespace string, owner workload.Owner) (*workload.Owner, bool) {
-	o := l.owners.byID[idOf(namespace, owner)]
-	switch {
-	case workload.EndsChain(owner.Kind):
-		return nil, true
-	case o == nil || !o.seen:
-		return nil, l.owners.ends.Has(owner.Kind)
-	case o.parent == nil:
-		return nil, true
-	default:
-		return &workload.Owner{Kind: o.parent.kind(), Name: o.parent.Name, UID: o.parent.uid}, true
-	}
-}
-
 // resolve finds the account that divides the pod. It walks from owner to owner, and the nearest workload with a spread counts. The account is nil if
 // there is none. Missing is the owner at which the walk ended because that owner has not been seen.
 func (l *Ledger) resolve(e *entry) (a *account, missing *owner) {

@@ -13,7 +13,6 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/subset"
-	"github.com/berth-project/berth/pkg/workload"
 )
 
 // book runs the ledger: it applies one event at a time and carries out the effects afterwards. All profiles of a scheduler share it, because they
@@ -276,15 +275,4 @@ func (b *book) signature(uid types.UID) (ledger.Signature, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.ledger.SignatureOf(uid)
-}
-
-// ownerOf is the owner of an owner, nil if it has none. It is false if the owner has not been seen; its kind is then watched.
-func (b *book) ownerOf(namespace string, owner workload.Owner) (*workload.Owner, bool) {
-	b.mu.Lock()
-	parent, seen := b.ledger.OwnerOf(namespace, owner)
-	b.mu.Unlock()
-	if !seen {
-		b.owners.want(owner.Kind)
-	}
-	return parent, seen
 }

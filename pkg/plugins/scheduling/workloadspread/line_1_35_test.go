@@ -11,7 +11,6 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
-	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
 )
 
 func newSchedulerCache(ctx context.Context) cache.Cache {
@@ -20,7 +19,7 @@ func newSchedulerCache(ctx context.Context) cache.Cache {
 
 // preemptionThat calls a function in place of taking a pod. It returns what takes a pod.
 func preemptionThat(takes func()) (*defaultpreemption.DefaultPreemption, func(context.Context, *corev1.Pod) error) {
-	p := &defaultpreemption.DefaultPreemption{Evaluator: &preemption.Evaluator{
+	p := &defaultpreemption.DefaultPreemption{IsEligiblePod: func(fwk.NodeInfo, fwk.PodInfo, *corev1.Pod) bool { return true }, Evaluator: &preemption.Evaluator{
 		PreemptPod: func(context.Context, preemption.Candidate, *corev1.Pod, *corev1.Pod, string) error {
 			takes()
 			return nil
@@ -29,12 +28,6 @@ func preemptionThat(takes func()) (*defaultpreemption.DefaultPreemption, func(co
 	return p, func(ctx context.Context, victim *corev1.Pod) error {
 		return p.Evaluator.PreemptPod(ctx, nil, nil, victim, Name)
 	}
-}
-
-// takenFrom are the pods of a node that the pod may preempt, in the order in which they go.
-func takenFrom(node fwk.NodeInfo, pod *corev1.Pod) []*corev1.Pod {
-	v := &victims{DefaultPreemption: &defaultpreemption.DefaultPreemption{MoreImportantPod: schedutil.MoreImportantPod}}
-	return v.lowerPriorityPods(pod, node)
 }
 
 func signPod(ctx context.Context, profile framework.Framework, pod *corev1.Pod) fwk.PodSignature {

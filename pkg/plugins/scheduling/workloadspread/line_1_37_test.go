@@ -5,18 +5,14 @@ package workloadspread
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
-	"k8s.io/utils/ptr"
 )
 
 func newSchedulerCache(ctx context.Context) cache.Cache {
@@ -25,7 +21,7 @@ func newSchedulerCache(ctx context.Context) cache.Cache {
 
 // preemptionThat calls a function in place of taking a pod. It returns what takes a pod.
 func preemptionThat(takes func()) (*defaultpreemption.DefaultPreemption, func(context.Context, *corev1.Pod) error) {
-	p := &defaultpreemption.DefaultPreemption{Evaluator: &preemption.Evaluator{}, Executor: &preemption.Executor{
+	p := &defaultpreemption.DefaultPreemption{IsEligiblePod: func(fwk.NodeInfo, preemption.Victim, *corev1.Pod) bool { return true }, Evaluator: &preemption.Evaluator{}, Executor: &preemption.Executor{
 		PreemptPod: func(context.Context, preemption.Candidate, preemption.ExecutorPreemptor, *corev1.Pod, string) (bool, error) {
 			takes()
 			return true, nil
@@ -38,19 +34,6 @@ func preemptionThat(takes func()) (*defaultpreemption.DefaultPreemption, func(co
 		}
 		return err
 	}
-}
-
-// takenFrom are the pods of a node that the pod may preempt, in the order in which they go.
-func takenFrom(node fwk.NodeInfo, pod *corev1.Pod) []*corev1.Pod {
-	var possible []preemption.Victim
-	for _, info := range node.GetPods() {
-		possible = append(possible, preemption.NewPodVictim(info, nil, nil))
-	}
-	return lowerPriorityPods(preempting(), pod, possible)
-}
-
-func preempting() *victims {
-	return &victims{DefaultPreemption: &defaultpreemption.DefaultPreemption{MoreImportantVictim: preemption.MoreImportantVictim}}
 }
 
 // PodGroupStates and the others implement fwk.SharedLister.
@@ -67,7 +50,7 @@ func groupOf(t *testing.T, priority int32, names ...string) preemption.Victim {
 	t.Helper()
 	var infos []fwk.PodInfo
 	for _, name := range names {
-		info, err := framework.NewPodInfo(serving(name, "web"))
+		info, err := framework.NewPodInfo(protected(name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,20 +64,13 @@ func groupOf(t *testing.T, priority int32, names ...string) preemption.Victim {
 }
 
 func TestAPodGroupIsTakenAsAWholeOrNotAtAll(t *testing.T) {
-	low, high, above := groupOf(t, 10, "low-a", "low-b"), groupOf(t, 30, "high-a", "high-b"), groupOf(t, 100, "above")
-	var order []string
-	for _, pod := range lowerPriorityPods(preempting(), &corev1.Pod{Spec: corev1.PodSpec{Priority: ptr.To[int32](50)}}, []preemption.Victim{high, above, low}) {
-		order = append(order, pod.Name)
-	}
-	if want := []string{"low-a", "low-b", "high-a", "high-b"}; !slices.Equal(order, want) {
-		t.Errorf("got %v, want %v", order, want)
-	}
+	taken, left := groupOf(t, 10, "taken-a", "taken-b"), groupOf(t, 10, "left-a", "left-b")
 	p := &defaultpreemption.DefaultPreemption{IsEligiblePod: func(fwk.NodeInfo, preemption.Victim, *corev1.Pod) bool { return true }}
-	spare(p, sets.New[types.UID](low.Pods()[1].GetPod().UID))
-	if p.IsEligiblePod(nil, low, nil) {
-		t.Error("a group with a pod that a budget needs is taken")
+	sparing(p, func(victim, _ *corev1.Pod) bool { return victim.Name == "left-b" })
+	if p.IsEligiblePod(nil, left, nil) {
+		t.Error("a group with a pod that was refused is taken")
 	}
-	if !p.IsEligiblePod(nil, high, nil) {
+	if !p.IsEligiblePod(nil, taken, nil) {
 		t.Error("a group without such a pod is left alone")
 	}
 }

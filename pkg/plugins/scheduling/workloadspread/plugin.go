@@ -30,7 +30,7 @@ const Name = "WorkloadSpread"
 type Spread struct {
 	*core
 	handle fwk.Handle
-	// preemption runs last; see PostFilter. So profiles must disable the plugin DefaultPreemption. It spares pods for which a PodUnavailableBudget
+	// preemption runs last; see PostFilter. So profiles must disable the plugin DefaultPreemption. It takes no pod for which a PodUnavailableBudget
 	// has no room. Nil in a Rehearsal, where no pod preempts.
 	preemption *defaultpreemption.DefaultPreemption
 }
@@ -59,7 +59,7 @@ type core struct {
 	binds    *binds
 	// opener is nil in a Rehearsal, where pods have no gates.
 	opener  *opener
-	budgets *budgets
+	refused *refusals
 	// latest is the pod as the informer's cache has it, or the given one if the cache has another pod of that name, or none.
 	latest func(*corev1.Pod) *corev1.Pod
 	// node by its name. Nil if it has not been seen, or is gone.
@@ -112,7 +112,7 @@ func (f *Family) Spread(ctx context.Context, obj runtime.Object, handle fwk.Hand
 	if err != nil {
 		return nil, err
 	}
-	guardVictims(preemption, handle, shared.budgets)
+	guardVictims(preemption, handle, shared.refused)
 	return &Spread{core: shared, handle: handle, preemption: preemption}, nil
 }
 
@@ -143,10 +143,6 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 	ctx = klog.NewContext(ctx, logger)
 	factory := handle.SharedInformerFactory()
 	spreads, err := newSpreadInformer(handle.KubeConfig())
-	if err != nil {
-		return nil, err
-	}
-	pubs, err := newBudgetInformer(handle.KubeConfig())
 	if err != nil {
 		return nil, err
 	}
@@ -193,14 +189,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 		return nil, err
 	}
 	custom.run(ctx)
-	c.budgets = newBudgets(clock.RealClock{}, c.book.ownerOf, activate)
-	if _, err := pubs.AddEventHandler(c.budgets.events()); err != nil {
-		return nil, fmt.Errorf("registering an event handler: %w", err)
-	}
-	if _, err := factory.Core().V1().Pods().Informer().AddEventHandler(c.budgets.podEvents()); err != nil {
-		return nil, fmt.Errorf("registering an event handler: %w", err)
-	}
-	go c.budgets.run(ctx, handle.ClientSet().Discovery(), pubs)
+	c.refused = newRefusals(clock.RealClock{}, activate)
 	go wait.UntilWithContext(ctx, func(context.Context) { c.book.audit() }, ledger.AuditInterval)
 	c.takeover = newTakeover(clock.RealClock{}, c.lease, handle.ClientSet(), custom.metadata, c.book, listeners)
 	c.binds = newBinds(ctx, handle.ClientSet(), c.book, args.BindTimeout)

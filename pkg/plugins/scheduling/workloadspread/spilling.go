@@ -3,6 +3,7 @@ package workloadspread
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -64,7 +65,11 @@ func (s *Spread) preempt(ctx context.Context, state fwk.CycleState, pod *corev1.
 	if s.preemption == nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
-	return s.preemption.PostFilter(ctx, state, pod, statuses)
+	result, status := s.preemption.PostFilter(ctx, state, pod, statuses)
+	if status.IsRejected() && s.refused.hold(pod) {
+		status = fwk.NewStatus(status.Code(), append(slices.Clone(status.Reasons()), "a PodUnavailableBudget protects pods that it would preempt")...)
+	}
+	return result, status
 }
 
 var stepNames = map[ledger.Step]string{ledger.GoOn: "spilled", ledger.Preempt: "preempting"}

@@ -3,32 +3,24 @@ package workloadspread
 import (
 	"context"
 	"fmt"
-	"slices"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
-	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-project/berth/pkg/budget"
 )
 
-// victims is DefaultPreemption, but takes no more pods than their PodUnavailableBudgets allow. PodDisruptionBudgets and everything else work as in
-// DefaultPreemption.
-type victims struct {
-	*defaultpreemption.DefaultPreemption
-	budgets *budgets
-}
-
-var _ preemption.Interface = &victims{}
-
-// guardVictims makes an instance of DefaultPreemption respect the budgets.
-func guardVictims(p *defaultpreemption.DefaultPreemption, handle fwk.Handle, b *budgets) {
-	p.Evaluator.Interface = &victims{p, b}
+// guardVictims makes an instance of DefaultPreemption respect PodUnavailableBudgets. The API server asks Berth's webhook about every protected victim, so the
+// scheduler need not know budgets. It asks before it takes a victim, and leaves alone for a while those that were refused.
+func guardVictims(p *defaultpreemption.DefaultPreemption, handle fwk.Handle, refused *refusals) {
+	sparing(p, refused.spare)
 	aroundPreemption(p, func(ctx context.Context, victim *corev1.Pod, take func() error) error {
 		if !budget.IsProtected(victim) || handle.GetWaitingPod(victim.UID) != nil { // a waiting pod goes back to the queue and is not deleted
 			return take()
@@ -38,7 +30,7 @@ func guardVictims(p *defaultpreemption.DefaultPreemption, handle fwk.Handle, b *
 			err = take()
 		}
 		if err != nil {
-			b.refuse(victim) // whatever the reason: no answer is no permission
+			refused.add(victim.UID) // whatever the reason: no answer is no permission
 		}
 		return err
 	})
@@ -59,25 +51,62 @@ func mayDelete(ctx context.Context, handle fwk.Handle, pod *corev1.Pod) error {
 	return nil
 }
 
-// selecting is what DefaultPreemption says about a node: the victims, how many of them their PodDisruptionBudgets protect, and whether that helps the pod.
-type selecting func(*defaultpreemption.DefaultPreemption) ([]*corev1.Pod, int, *fwk.Status)
+// refusals are the victims that the API server has refused. All profiles share them. It is safe for concurrent use.
+type refusals struct {
+	clock clock.WithDelayedExecution
+	// activate makes the scheduling queue try pods soon. Pods that are not in the queue do not matter.
+	activate func(map[string]*corev1.Pod)
 
-// choose leaves pods alone for which their budgets have no room. Of several pods of a budget it prefers the least important. The candidates are the
-// pods that the preemption may take, the least important first.
-func (v *victims) choose(pod *corev1.Pod, candidates func() []*corev1.Pod, choose selecting) ([]*corev1.Pod, int, *fwk.Status) {
-	var spared sets.Set[types.UID]
-	if !v.budgets.isEmpty() {
-		spared = v.budgets.spare(pod, candidates())
+	mu sync.Mutex
+	// waiting are, for each refused victim, the pods that would preempt it.
+	waiting map[types.UID]map[string]*corev1.Pod
+}
+
+// refusalPeriod is how long a refused victim is left alone. After it the pods that would preempt it are tried again.
+const refusalPeriod = 30 * time.Second
+
+func newRefusals(clock clock.WithDelayedExecution, activate func(map[string]*corev1.Pod)) *refusals {
+	return &refusals{clock: clock, activate: activate, waiting: map[types.UID]map[string]*corev1.Pod{}}
+}
+
+func (r *refusals) add(victim types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waiting[victim] != nil {
+		return
 	}
-	if len(spared) == 0 {
-		return choose(v.DefaultPreemption)
+	r.waiting[victim] = map[string]*corev1.Pod{}
+	r.clock.AfterFunc(refusalPeriod, func() {
+		r.mu.Lock()
+		waiting := r.waiting[victim]
+		delete(r.waiting, victim)
+		r.mu.Unlock()
+		r.activate(waiting)
+	})
+}
+
+// spare is true if the pod was refused of late. The preemptor then waits until it may be asked about again.
+func (r *refusals) spare(victim, preemptor *corev1.Pod) bool {
+	if !budget.IsProtected(victim) {
+		return false // without the lock: nodes are tried in parallel
 	}
-	// Nodes are tried in parallel, so each has a copy that knows which pods to spare there.
-	here := *v.DefaultPreemption
-	spare(&here, spared)
-	chosen, violating, status := choose(&here)
-	if status.IsRejected() {
-		status = fwk.NewStatus(status.Code(), append(slices.Clone(status.Reasons()), "node(s) with pods that a PodUnavailableBudget protects")...)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	waiting := r.waiting[victim.UID]
+	if waiting != nil {
+		waiting[string(preemptor.UID)] = preemptor
 	}
-	return chosen, violating, status
+	return waiting != nil
+}
+
+// hold is true if the pod would preempt one that was refused.
+func (r *refusals) hold(preemptor *corev1.Pod) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, waiting := range r.waiting {
+		if waiting[string(preemptor.UID)] != nil {
+			return true
+		}
+	}
+	return false
 }

@@ -27,7 +27,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -130,10 +129,34 @@ func listOneSpread(client dynamic.Interface, discovery serverResources) listSpre
 	}
 }
 
+// serverResources is the part of the discovery client that is used.
+type serverResources interface {
+	ServerResourcesForGroupVersion(groupVersion string) (*metav1.APIResourceList, error)
+}
+
+// newSpreadInformer watches the spreads of all namespaces, without what nobody reads. The scheduler's own client uses protobuf, which custom resources do not
+// support.
 func newSpreadInformer(config *restclient.Config) (cache.SharedIndexInformer, error) {
-	return newInformer(config, v1beta1.AddToScheme, v1beta1.Resource, &v1beta1.WorkloadSpread{}, func(s *v1beta1.WorkloadSpread) {
-		s.ManagedFields, s.Status = nil, v1beta1.WorkloadSpreadStatus{Compatibility: s.Status.Compatibility, ReplicasPathList: s.Status.ReplicasPathList}
-		s.Annotations = only(s.Annotations, v1beta1.CompatibilityAnnotation)
+	scheme, version := runtime.NewScheme(), v1beta1.GroupVersion
+	if err := v1beta1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("registering WorkloadSpreads: %w", err)
+	}
+	config = jsonConfig(config)
+	config.GroupVersion = &version
+	config.APIPath = "/apis"
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	client, err := restclient.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for WorkloadSpreads: %w", err)
+	}
+	listWatch := cache.NewListWatchFromClient(client, v1beta1.Resource.Resource, metav1.NamespaceAll, fields.Everything())
+	informer := cache.NewSharedIndexInformer(listWatch, &v1beta1.WorkloadSpread{}, 0, cache.Indexers{})
+	return informer, informer.SetTransform(func(obj any) (any, error) {
+		if s, ok := obj.(*v1beta1.WorkloadSpread); ok {
+			s.ManagedFields, s.Status = nil, v1beta1.WorkloadSpreadStatus{Compatibility: s.Status.Compatibility, ReplicasPathList: s.Status.ReplicasPathList}
+			s.Annotations = only(s.Annotations, v1beta1.CompatibilityAnnotation)
+		}
+		return obj, nil
 	})
 }
 
@@ -143,40 +166,6 @@ func only(all map[string]string, key string) map[string]string {
 		return map[string]string{key: value}
 	}
 	return nil
-}
-
-func newBudgetInformer(config *restclient.Config) (cache.SharedIndexInformer, error) {
-	return newInformer(config, policyv1beta1.AddToScheme, policyv1beta1.Resource, &policyv1beta1.PodUnavailableBudget{}, func(b *policyv1beta1.PodUnavailableBudget) {
-		b.ManagedFields = nil
-		delete(b.Annotations, corev1.LastAppliedConfigAnnotation) // others are options
-	})
-}
-
-// newInformer watches custom resources in all namespaces. Trim removes what nobody reads from each object. The scheduler's own client uses protobuf,
-// which custom resources do not support.
-func newInformer[T runtime.Object](config *restclient.Config, addToScheme func(*runtime.Scheme) error, resource schema.GroupVersionResource, object T,
-	trim func(T)) (cache.SharedIndexInformer, error) {
-	scheme := runtime.NewScheme()
-	if err := addToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("registering %T: %w", object, err)
-	}
-	version := resource.GroupVersion()
-	config = jsonConfig(config)
-	config.GroupVersion = &version
-	config.APIPath = "/apis"
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	client, err := restclient.RESTClientFor(config)
-	if err != nil {
-		return nil, fmt.Errorf("making a client for %s: %w", resource.Resource, err)
-	}
-	listWatch := cache.NewListWatchFromClient(client, resource.Resource, metav1.NamespaceAll, fields.Everything())
-	informer := cache.NewSharedIndexInformer(listWatch, object, 0, cache.Indexers{})
-	return informer, informer.SetTransform(func(obj any) (any, error) {
-		if object, ok := obj.(T); ok {
-			trim(object)
-		}
-		return obj, nil
-	})
 }
 
 func jsonConfig(config *restclient.Config) *restclient.Config {

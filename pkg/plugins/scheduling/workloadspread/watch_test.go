@@ -11,17 +11,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
-// TestTheCachesOfSpreadsAndBudgetsLackWhatNobodyReads: the caches contain the spec and what else decides the policy. For budgets they also contain the status and the annotations that
-// are options. They omit managedFields and kubectl's copy of the object.
-func TestTheCachesOfSpreadsAndBudgetsLackWhatNobodyReads(t *testing.T) {
+// TestTheCacheOfSpreadsLacksWhatNobodyReads: it contains the spec and what else decides the policy. It omits managedFields and kubectl's copy of the object.
+func TestTheCacheOfSpreadsLacksWhatNobodyReads(t *testing.T) {
 	meta := metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid", Generation: 3, ResourceVersion: "5", CreationTimestamp: metav1.NewTime(time.Unix(1, 0)),
 		Labels: map[string]string{"app": "web"}}
 	asStored := func(object metav1.Object) {
@@ -38,7 +35,7 @@ func TestTheCachesOfSpreadsAndBudgetsLackWhatNobodyReads(t *testing.T) {
 	stored := spread.DeepCopy()
 	asStored(stored)
 	stored.Status = v1beta1.WorkloadSpreadStatus{ObservedGeneration: 3, Summary: "a 1"}
-	t.Run("spreads", func(t *testing.T) { expectCached(t, newSpreadInformer, v1beta1.Resource, stored, spread) })
+	t.Run("spreads", func(t *testing.T) { expectCached(t, stored, spread) })
 
 	spread = spread.DeepCopy()
 	spread.Annotations, spread.Status.Compatibility = map[string]string{v1beta1.CompatibilityAnnotation: "none"}, v1beta1.CompatibleWithKruise
@@ -46,22 +43,14 @@ func TestTheCachesOfSpreadsAndBudgetsLackWhatNobodyReads(t *testing.T) {
 	stored = spread.DeepCopy()
 	asStored(stored)
 	stored.Status.Summary = "a 1"
-	t.Run("compatible spreads", func(t *testing.T) { expectCached(t, newSpreadInformer, v1beta1.Resource, stored, spread) })
-
-	pub := &policyv1beta1.PodUnavailableBudget{TypeMeta: metav1.TypeMeta{APIVersion: policyv1beta1.GroupVersion.String(), Kind: "PodUnavailableBudget"}, ObjectMeta: meta,
-		Spec:   policyv1beta1.PodUnavailableBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
-		Status: policyv1beta1.PodUnavailableBudgetStatus{ObservedGeneration: 3, CurrentAvailable: 10, DesiredAvailable: 8}}
-	pub.Annotations = map[string]string{policyv1beta1.ProtectOperationsAnnotation: "DELETE"}
-	storedPub := pub.DeepCopy()
-	asStored(storedPub)
-	t.Run("budgets", func(t *testing.T) { expectCached(t, newBudgetInformer, policyv1beta1.Resource, storedPub, pub) })
+	t.Run("compatible spreads", func(t *testing.T) { expectCached(t, stored, spread) })
 }
 
 // expectCached fails unless an informer that reads the first object has the second in its cache.
-func expectCached(t *testing.T, newInformer func(*restclient.Config) (cache.SharedIndexInformer, error), resource schema.GroupVersionResource, stored, want runtime.Object) {
+func expectCached(t *testing.T, stored, want *v1beta1.WorkloadSpread) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
-		if request.URL.Path != "/apis/"+resource.Group+"/"+resource.Version+"/"+resource.Resource {
+		if request.URL.Path != "/apis/apps.kruise.io/v1beta1/workloadspreads" {
 			w.WriteHeader(http.StatusNotFound)
 			return
 		}
@@ -77,7 +66,7 @@ func expectCached(t *testing.T, newInformer func(*restclient.Config) (cache.Shar
 		}
 	}))
 	defer server.Close()
-	informer, err := newInformer(&restclient.Config{Host: server.URL})
+	informer, err := newSpreadInformer(&restclient.Config{Host: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
