@@ -14,7 +14,7 @@ import (
 )
 
 // BenchmarkCycle measures the plugin's share of a scheduling cycle: choosing a subset and reserving the slot. It must not grow with the pods of the
-// workload or with other workloads. BenchmarkTiers measures what grows with the nodes.
+// workload or with other workloads. BenchmarkNodeSets measures what grows with the nodes.
 func BenchmarkCycle(b *testing.B) {
 	for _, size := range []struct{ spreads, pods int }{{1, 10}, {1, 1_000}, {1, 100_000}, {1_000, 10}, {1_000, 1_000}, {1_000, 100_000}} {
 		b.Run(fmt.Sprintf("spreads=%d/pods=%d", size.spreads, size.pods), func(b *testing.B) {

@@ -94,10 +94,7 @@ func (f *finder) check(pod *corev1.Pod, asked *ledger.NodeCheck) ledger.CheckRes
 	case f.nodeSets.nodes == nil:
 		return ledger.Feasible
 	case known && entry.generation != unproven:
-		members := f.nodeSets.of(in)
-		if f.nodeSets.changedSince(entry.generation, func(node fwk.NodeInfo) bool {
-			return (members == nil || members.Has(node.Node().Name)) && refusal()(node) == ""
-		}) {
+		if f.nodeSets.one(in, entry.generation, "", func(node fwk.NodeInfo) bool { return refusal()(node) == "" }) != nil {
 			delete(f.memos[asked.Policy], key)
 			return ledger.FeasibleAgain
 		}
@@ -109,7 +106,7 @@ func (f *finder) check(pod *corev1.Pod, asked *ledger.NodeCheck) ledger.CheckRes
 		return ledger.Feasible // although the filters have just refused all of its nodes
 	}
 	seen, refusals := 0, map[string]int{}
-	if node := f.nodeSets.one(in, entry.node, func(node fwk.NodeInfo) bool {
+	if node := f.nodeSets.one(in, unproven, entry.node, func(node fwk.NodeInfo) bool {
 		because := refusal()(node)
 		seen++
 		refusals[because]++

@@ -46,7 +46,7 @@ func zoneNode(name, zone string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}}
 }
 
-func TestTiersAgreeWithEverySnapshotOfTheSchedulersCache(t *testing.T) {
+func TestNodeSetsAgreeWithEverySnapshotOfTheSchedulersCache(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		nodes, snapshot, nodeSets := newCache(t), cache.NewEmptySnapshot(), newNodeSets()
@@ -102,10 +102,8 @@ func TestTiersAgreeWithEverySnapshotOfTheSchedulersCache(t *testing.T) {
 			marks = append(marks, nodeSets.newest)
 			since := marks[random.IntN(len(marks))]
 			changed, want := map[string]int{}, map[string]int{}
-			nodeSets.changedSince(since, func(info fwk.NodeInfo) bool {
-				if known[info.Node().Name] != nil { // the result may also name deleted nodes
-					changed[info.Node().Name] = 1
-				}
+			nodeSets.one(&subset.Subset{}, since, fmt.Sprintf("node-%d", random.IntN(12)), func(info fwk.NodeInfo) bool {
+				changed[info.Node().Name]++
 				return false
 			})
 			for _, info := range list {
@@ -120,30 +118,8 @@ func TestTiersAgreeWithEverySnapshotOfTheSchedulersCache(t *testing.T) {
 	}
 }
 
-func TestForgottenChangesAreLookedForAmongAllNodes(t *testing.T) {
-	nodeSets := newNodeSets()
-	nodes := []fwk.NodeInfo{nodeInfo("a", "1"), nodeInfo("b", "1")}
-	nodeSets.update(nodes)
-	start := nodeSets.newest
-	for range 2 * maxChanges {
-		nodes[1] = nodeInfo("b", "1") // in place, as the scheduler's cache changes it
-		nodeSets.update(nodes)
-	}
-	if len(nodeSets.changes) > maxChanges {
-		t.Errorf("%d changes are kept", len(nodeSets.changes))
-	}
-	found := 0
-	nodeSets.changedSince(start, func(node fwk.NodeInfo) bool {
-		found++
-		return false
-	})
-	if found != 1 {
-		t.Errorf("%d nodes have changed, want 1", found)
-	}
-}
-
-// BenchmarkTiers measures the cost of a cycle of a spread's pod per node of the cluster. One node has changed since the previous cycle.
-func BenchmarkTiers(b *testing.B) {
+// BenchmarkNodeSets measures the cost of a cycle of a spread's pod per node of the cluster. One node has changed since the previous cycle.
+func BenchmarkNodeSets(b *testing.B) {
 	for _, size := range []int{100, 5000} {
 		b.Run(fmt.Sprintf("nodes=%d", size), func(b *testing.B) {
 			nodes, snapshot, nodeSets := newCache(b), cache.NewEmptySnapshot(), newNodeSets()
