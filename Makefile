@@ -208,7 +208,7 @@ DOCUMENTS := ./test/documents
 CONTROL_PLANES = $(addprefix ./test/,integration budget install) $$($(GO) list ./test/... | grep -v -e /test/documents$$ -e /test/ui$$)
 # NEEDED are those that each change needs: for each part of the product the suites that have found faults.
 NEEDED := $(addprefix ./test/,integration budget faults watch descheduler sidecar federation members layering checker linear robustness)
-UNITS := ./cmd/... ./manifests/... ./pkg/...
+UNITS := ./cmd/... ./internal/... ./manifests/... ./pkg/... ./test/testkit/...
 
 # Control planes of tests collect their garbage less often, which costs memory and saves a tenth of the CPU.
 test test-all test-flaky: export GOGC := 400

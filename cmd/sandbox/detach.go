@@ -12,7 +12,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/internal/sandbox"
 )
 
 const (

@@ -14,8 +14,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
-	"github.com/berth-project/berth/pkg/sandbox"
-	"github.com/berth-project/berth/pkg/scenario"
+	"github.com/berth-project/berth/internal/sandbox"
+	"github.com/berth-project/berth/internal/scenario"
 )
 
 // playFlags are the flags of play as they were given.

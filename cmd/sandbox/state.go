@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/internal/sandbox"
 )
 
 // baseDir holds all sandboxes that are started from this working directory.

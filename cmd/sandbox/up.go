@@ -14,7 +14,7 @@ import (
 
 	"github.com/berth-project/berth/cmd/sandbox/federated"
 	"github.com/berth-project/berth/cmd/sandbox/product"
-	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/internal/sandbox"
 )
 
 // upFlags are the flags of up as they were given.

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/berth-project/berth/pkg/testkit/worlds"
+	"github.com/berth-project/berth/test/testkit/worlds"
 )
 
 // federated are the claims of clusters A, B and C as a federated ReplicaSet makes them: minimums go by weight and name, ties by name descending, and a

@@ -25,7 +25,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
-	"github.com/berth-project/berth/pkg/testkit/worlds"
+	"github.com/berth-project/berth/test/testkit/worlds"
 )
 
 // budgetOf makes a budget over app=web with a rule such as "max 1", "max 30%" or "min 80%".

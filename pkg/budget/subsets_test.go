@@ -16,7 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
-	"github.com/berth-project/berth/pkg/testkit/worlds"
+	"github.com/berth-project/berth/test/testkit/worlds"
 )
 
 // perZone is a budget that limits zones: "max 2", "one", or "max 2, one" for both.

@@ -24,8 +24,8 @@ import (
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
-	"github.com/berth-project/berth/pkg/testkit"
 	"github.com/berth-project/berth/pkg/workload"
+	"github.com/berth-project/berth/test/testkit"
 )
 
 // kruiseManager is OpenKruise's Deployment with these arguments, whose rollout is over.

@@ -32,7 +32,7 @@ import (
 	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
-	"github.com/berth-project/berth/pkg/testkit"
+	"github.com/berth-project/berth/test/testkit"
 )
 
 const (

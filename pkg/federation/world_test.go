@@ -12,7 +12,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
-	"github.com/berth-project/berth/pkg/testkit/worlds"
+	"github.com/berth-project/berth/test/testkit/worlds"
 )
 
 // world is a federation that is small enough to check at every step: clusters with ReplicaSets, schedulers, and rooms that change. Nothing of the model is in it.

@@ -21,8 +21,8 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
-	"github.com/berth-project/berth/pkg/testkit/worlds"
 	"github.com/berth-project/berth/pkg/workload"
+	"github.com/berth-project/berth/test/testkit/worlds"
 )
 
 var (

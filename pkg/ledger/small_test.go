@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/testkit/worlds"
+	"github.com/berth-project/berth/test/testkit/worlds"
 )
 
 var deep = flag.Bool("deep", false, "search larger worlds, which takes hours")

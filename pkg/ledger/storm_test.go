@@ -18,8 +18,8 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
-	"github.com/berth-project/berth/pkg/testkit/worlds"
 	"github.com/berth-project/berth/pkg/workload"
+	"github.com/berth-project/berth/test/testkit/worlds"
 )
 
 // storm is a world with a scheduler. It runs a cycle for each woken pod, among events of every kind.

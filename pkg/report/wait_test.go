@@ -14,7 +14,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
-	"github.com/berth-project/berth/pkg/testkit"
+	"github.com/berth-project/berth/test/testkit"
 )
 
 // The status of a spread and a decision of the descheduler with default arguments name the same reason and the same time.

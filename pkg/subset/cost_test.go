@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
-	"github.com/berth-project/berth/pkg/testkit/worlds"
+	"github.com/berth-project/berth/test/testkit/worlds"
 )
 
 const oneOneThree = `

@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/testkit/worlds"
+	"github.com/berth-project/berth/test/testkit/worlds"
 )
 
 func TestPlan(t *testing.T) {

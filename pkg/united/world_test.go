@@ -12,7 +12,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
-	"github.com/berth-project/berth/pkg/testkit/worlds"
+	"github.com/berth-project/berth/test/testkit/worlds"
 )
 
 // world is a cluster that is small enough to check at every step: children with their controllers, a scheduler, and rooms that change. Nothing of the model is

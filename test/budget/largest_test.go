@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-project/berth/internal/sandbox"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
-	"github.com/berth-project/berth/pkg/sandbox"
 )
 
 // TestTheLargestPodsCostTheAPIServerLittle gives each expression of Berth about pods the largest pods that a tenant can create. The API server evaluates the

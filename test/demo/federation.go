@@ -25,9 +25,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/cmd/sandbox/federated"
+	"github.com/berth-project/berth/internal/sandbox"
+	"github.com/berth-project/berth/internal/scenario"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
-	"github.com/berth-project/berth/pkg/sandbox"
-	"github.com/berth-project/berth/pkg/scenario"
 	"github.com/berth-project/berth/test/harness"
 )
 

@@ -22,8 +22,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
-	"github.com/berth-project/berth/pkg/sandbox"
-	"github.com/berth-project/berth/pkg/scenario"
+	"github.com/berth-project/berth/internal/sandbox"
+	"github.com/berth-project/berth/internal/scenario"
 	"github.com/berth-project/berth/pkg/ui"
 	"github.com/berth-project/berth/test/harness"
 )

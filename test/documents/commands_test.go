@@ -76,7 +76,7 @@ func TestNamedCommandsExist(t *testing.T) {
 func testNames(t *testing.T) []string {
 	t.Helper()
 	var names []string
-	for _, dir := range []string{"cmd", "manifests", "pkg", "test"} {
+	for _, dir := range []string{"cmd", "internal", "manifests", "pkg", "test"} {
 		err := filepath.WalkDir(path(dir), func(file string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(file, "_test.go") {
 				return err

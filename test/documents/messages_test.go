@@ -50,7 +50,7 @@ var internal = map[string]string{
 // explanation.
 func TestEveryErrorIsExplained(t *testing.T) {
 	explained, used, found := quotedMessages(t), map[string]bool{}, 0
-	for _, folder := range []string{"cmd", "pkg"} {
+	for _, folder := range []string{"cmd", "internal", "pkg"} {
 		for _, file := range goFiles(t, folder) {
 			for _, said := range errorsOf(t, file) {
 				found++
@@ -82,7 +82,7 @@ func TestEveryErrorIsExplained(t *testing.T) {
 // TestMessagesAreQuotedAsTheyAre checks that the documents quote messages exactly as users see them.
 func TestMessagesAreQuotedAsTheyAre(t *testing.T) {
 	var sources strings.Builder
-	for _, folder := range []string{"cmd", "pkg", "manifests"} {
+	for _, folder := range []string{"cmd", "internal", "pkg", "manifests"} {
 		err := filepath.WalkDir(path(folder), func(file string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() || strings.HasSuffix(file, "_test.go") || filepath.Ext(file) != ".go" && filepath.Ext(file) != ".yaml" {
 				return err

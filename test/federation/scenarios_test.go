@@ -23,10 +23,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/cmd/sandbox/federated"
+	"github.com/berth-project/berth/internal/sandbox"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/members"
-	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/harness"
 )
 

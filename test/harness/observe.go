@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
-	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/internal/sandbox"
 )
 
 var (

@@ -38,10 +38,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/internal/sandbox"
 	"github.com/berth-project/berth/manifests"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
-	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/test/harness"
 )

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-project/berth/pkg/scenario"
+	"github.com/berth-project/berth/internal/scenario"
 	"github.com/berth-project/berth/test/checker"
 	"github.com/berth-project/berth/test/harness"
 )

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/berth-project/berth/internal/sandbox"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
-	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/test/harness"
 )
 

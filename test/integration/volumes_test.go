@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
-	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/internal/sandbox"
 	"github.com/berth-project/berth/test/harness"
 )
 

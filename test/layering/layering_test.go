@@ -12,6 +12,15 @@ const module = "github.com/berth-project/berth/"
 
 // forbidden maps each package to prefixes of packages that it must not depend on, directly or indirectly, and to the reasons.
 var forbidden = map[string]map[string]string{
+	"pkg/...": {
+		module + "cmd":      "imports point from cmd to pkg",
+		module + "internal": "only cmd and tests start a control plane",
+		module + "test":     "builders and checks are for tests",
+	},
+	"cmd/...": {
+		module + "test": "builders and checks are for tests",
+		"plugin":        "with Go's plugin package in a program, the linker keeps methods that nobody calls",
+	},
 	"pkg/crd/...": {
 		module + "pkg/subset": "the vocabulary knows no rule",
 		"k8s.io/client-go":    "the vocabulary is imported by everyone",
@@ -75,15 +84,11 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/plugins":    "adapters do not import each other",
 		module + "pkg/controller": "adapters do not import each other",
 		module + "pkg/webhook":    "adapters do not import each other",
-		module + "pkg/sandbox":    "only cmd and tests start a control plane",
 		"k8s.io/kubernetes":       "only the scheduler is built on k8s.io/kubernetes",
-		module + "cmd":            "nothing imports cmd",
 	},
 	"pkg/endpoint": {
-		"k8s.io/client-go":               "it changes objects that somebody else has read",
-		"sigs.k8s.io/controller-runtime": "it changes objects that somebody else has read",
-		module + "pkg/webhook":           "the adapters use it, and not the other way round",
-		module + "pkg/guard":             "the adapters use it, and not the other way round",
+		module + "pkg/webhook": "the adapters use it, and not the other way round",
+		module + "pkg/guard":   "the adapters use it, and not the other way round",
 	},
 	"pkg/workload": {
 		"k8s.io/client-go":               "it takes objects that somebody else has read",
@@ -94,25 +99,20 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/plugins":    "the adapters use it, and not the other way round",
 		module + "pkg/controller": "the adapters use it, and not the other way round",
 		module + "pkg/webhook":    "the adapters use it, and not the other way round",
-		module + "pkg/sandbox":    "only cmd and tests start a control plane",
 		"k8s.io/kubernetes":       "only the scheduler is built on k8s.io/kubernetes",
-		module + "cmd":            "nothing imports cmd",
 	},
-	"pkg/scenario": {
+	"internal/scenario": {
 		module + "pkg/plugins":    "a scenario shows what the components do; it does nothing in their place",
 		module + "pkg/ledger":     "a scenario shows what the components do; it does nothing in their place",
 		module + "pkg/controller": "a scenario shows what the components do; it does nothing in their place",
 		module + "pkg/webhook":    "a scenario shows what the components do; it does nothing in their place",
 		module + "pkg/fit":        "a scenario shows what the components do; it does nothing in their place",
-		module + "pkg/sandbox":    "only cmd and tests start a control plane",
-		module + "cmd":            "nothing imports cmd",
 		"k8s.io/kubernetes":       "a scenario shows what the components do; it does nothing in their place",
 	},
 	"pkg/snapshot": {
 		module + "pkg/plugins":     "programs use it, and not the other way round",
 		module + "pkg/controller":  "programs use it, and not the other way round",
 		module + "pkg/descheduler": "programs use it, and not the other way round",
-		module + "cmd":             "nothing imports cmd",
 		"k8s.io/kubernetes":        "it is used by programs that are no scheduler",
 	},
 	"pkg/fit": {
@@ -131,7 +131,6 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/webhook":           "adapters do not import each other",
 		module + "pkg/plugins":           "it asks the filters of kube-scheduler, and no quota",
 		"sigs.k8s.io/controller-runtime": "it reads the scheduler's own informers",
-		module + "cmd":                   "nothing imports cmd",
 	},
 	// What judges the product must not repeat its mistakes.
 	"test/checker": {
@@ -141,9 +140,6 @@ var forbidden = map[string]map[string]string{
 	"test/linear": {
 		module + "pkg": "it knows nothing of the product",
 		module + "cmd": "it knows nothing of the product",
-	},
-	"cmd/...": {
-		"plugin": "with Go's plugin package in a program, the linker keeps methods that nobody calls",
 	},
 	"cmd/kubectl-berth": {
 		"k8s.io/kubernetes":        "kubectl-berth is small; what asks filters is in berth-whatif",
@@ -158,14 +154,11 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/controller":           "programs use it, and not the other way round",
 		module + "pkg/webhook":              "what admission does to a pod is in the model",
 		module + "pkg/cli":                  "programs use it, and not the other way round",
-		module + "cmd":                      "nothing imports cmd",
 	},
 	// pkg/cli/whatif calls pkg/descheduler to make a plan, and asks the scheduler's plugin by way of pkg/whatif.
 	"pkg/cli/...": {
 		module + "pkg/controller": "a command reads what the components write",
 		module + "pkg/webhook":    "a command reads what the components write",
-		module + "pkg/sandbox":    "only cmd and tests start a control plane",
-		module + "cmd":            "nothing imports cmd",
 	},
 	"pkg/report": {
 		"k8s.io/client-go":               "it takes an object that somebody else has read",
@@ -178,61 +171,46 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/webhook":     "the page reads what the components write",
 		module + "pkg/descheduler": "the page reads what the components write",
 		module + "pkg/cli":         "the command serves the page, and not the other way round",
-		module + "pkg/sandbox":     "only cmd and tests start a control plane",
-		module + "cmd":             "nothing imports cmd",
 		"k8s.io/kubernetes":        "it asks no filter",
 	},
-	"pkg/sandbox": {
+	"internal/sandbox": {
 		module + "pkg/crd":    "the sandbox knows nothing of the product; pass it in",
 		module + "pkg/subset": "the sandbox knows nothing of the product; pass it in",
 		module + "manifests":  "the sandbox knows nothing of the product; pass it in",
-		module + "cmd":        "nothing imports cmd",
 	},
 	"pkg/plugins/scheduling/...": {
 		module + "pkg/controller":        "adapters do not import each other",
 		module + "pkg/webhook":           "adapters do not import each other",
 		module + "pkg/descheduler":       "adapters do not import each other",
-		module + "pkg/sandbox":           "only cmd and tests start a control plane",
 		"sigs.k8s.io/controller-runtime": "a plugin reads the scheduler's own informers",
-		module + "cmd":                   "nothing imports cmd",
 	},
 	"pkg/plugins/descheduling/...": {
 		module + "pkg/controller":         "adapters do not import each other",
 		module + "pkg/webhook":            "adapters do not import each other",
 		module + "pkg/plugins/scheduling": "adapters do not import each other",
-		module + "pkg/sandbox":            "only cmd and tests start a control plane",
-		module + "cmd":                    "nothing imports cmd",
 	},
 	"pkg/descheduler/...": {
 		module + "pkg/controller": "adapters do not import each other",
 		module + "pkg/webhook":    "adapters do not import each other",
 		module + "pkg/plugins":    "strategies use it, and not the other way round",
-		module + "pkg/sandbox":    "only cmd and tests start a control plane",
-		module + "cmd":            "nothing imports cmd",
 	},
 	"pkg/webhook/...": {
 		module + "pkg/plugins":    "adapters do not import each other",
 		module + "pkg/controller": "adapters do not import each other",
-		module + "pkg/sandbox":    "only cmd and tests start a control plane",
 		// The webhook uses the API server's own validation of pods. It uses nothing else of k8s.io/kubernetes.
 		"k8s.io/kubernetes/pkg/scheduler":  "only the scheduler is built on the scheduler",
 		"k8s.io/kubernetes/pkg/controller": "only the control plane is built on its controllers",
-		module + "cmd":                     "nothing imports cmd",
 	},
 	"pkg/members": {
 		module + "pkg/plugins":    "adapters do not import each other",
 		module + "pkg/controller": "controllers use it, and not the other way round",
 		module + "pkg/webhook":    "adapters do not import each other",
-		module + "pkg/sandbox":    "only cmd and tests start a control plane",
 		"k8s.io/kubernetes":       "only the scheduler is built on k8s.io/kubernetes",
-		module + "cmd":            "nothing imports cmd",
 	},
 	"pkg/controller/...": {
 		module + "pkg/plugins": "adapters do not import each other",
 		module + "pkg/webhook": "adapters do not import each other",
-		module + "pkg/sandbox": "only cmd and tests start a control plane",
 		"k8s.io/kubernetes":    "only the scheduler is built on k8s.io/kubernetes",
-		module + "cmd":         "nothing imports cmd",
 	},
 }
 

@@ -1,2 +1,2 @@
-// Package sandbox tests pkg/sandbox with real binaries, which `make tools` builds into bin.
+// Package sandbox tests internal/sandbox with real binaries, which `make tools` builds into bin.
 package sandbox

@@ -22,9 +22,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/internal/sandbox"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
-	"github.com/berth-project/berth/pkg/sandbox"
 )
 
 var (

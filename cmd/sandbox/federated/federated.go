@@ -25,8 +25,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/internal/sandbox"
 	"github.com/berth-project/berth/pkg/members"
-	"github.com/berth-project/berth/pkg/sandbox"
 )
 
 // Hub is the name of the hub among the clusters and contexts.

@@ -15,10 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-project/berth/internal/sandbox"
 	"github.com/berth-project/berth/manifests"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
-	"github.com/berth-project/berth/pkg/sandbox"
 	"github.com/berth-project/berth/pkg/webhook/certificate"
 )
 

@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/sandbox"
+	"github.com/berth-project/berth/internal/sandbox"
 )
 
 func TestSchedulerConfigDependsOnTheInstance(t *testing.T) {

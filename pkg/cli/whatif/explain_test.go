@@ -27,8 +27,8 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/snapshot"
 	"github.com/berth-project/berth/pkg/subset"
-	"github.com/berth-project/berth/pkg/testkit"
 	engine "github.com/berth-project/berth/pkg/whatif"
+	"github.com/berth-project/berth/test/testkit"
 )
 
 // engineOf is the engine of a cluster with these objects.

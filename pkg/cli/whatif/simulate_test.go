@@ -23,7 +23,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/testkit"
+	"github.com/berth-project/berth/test/testkit"
 )
 
 // shop is Deployment web with some replicas of one CPU each, and nodes of two CPUs in pools a and b.

@@ -22,7 +22,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler/guarded"
 	"github.com/berth-project/berth/pkg/moves"
-	"github.com/berth-project/berth/pkg/testkit"
+	"github.com/berth-project/berth/test/testkit"
 )
 
 // What was decided on a spread is not done if the spread is not what it was.

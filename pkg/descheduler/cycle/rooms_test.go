@@ -17,7 +17,7 @@ import (
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
-	"github.com/berth-project/berth/pkg/testkit"
+	"github.com/berth-project/berth/test/testkit"
 )
 
 // A pod keeps the volumes that it has, and its replacement gets new ones where it had its own.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/berth-project/berth/pkg/moves"
-	"github.com/berth-project/berth/pkg/testkit"
+	"github.com/berth-project/berth/test/testkit"
 )
 
 func TestDefaults(t *testing.T) {

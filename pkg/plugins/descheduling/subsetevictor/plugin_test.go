@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/descheduler/pkg/framework/plugins/podlifetime"
 	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
 
-	"github.com/berth-project/berth/pkg/testkit"
+	"github.com/berth-project/berth/test/testkit"
 )
 
 // room is a budget for all pods. It allows this number of disruptions. The pods of the spread "paused" may not be moved.

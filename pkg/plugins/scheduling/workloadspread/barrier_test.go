@@ -9,7 +9,7 @@ import (
 
 	testingclock "k8s.io/utils/clock/testing"
 
-	"github.com/berth-project/berth/pkg/testkit/worlds"
+	"github.com/berth-project/berth/test/testkit/worlds"
 )
 
 const (
