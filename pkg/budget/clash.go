@@ -1,7 +1,6 @@
 package budget
 
 import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -9,15 +8,13 @@ import (
 )
 
 // Clashes is true if two budgets of one namespace cover the same pods: they name the same workload, or their selectors overlap. It does not compare a
-// workload with a selector. If a pod has a budget of each kind, both must allow an operation. policy is pub, compiled. The path is the field to blame.
-func Clashes(pub *v1beta1.PodUnavailableBudget, policy *Policy, other *v1beta1.PodUnavailableBudget) (*field.Path, bool) {
+// workload with a selector. If a pod has a budget of each kind, both must allow an operation. The path is the field to blame.
+func (p *Policy) Clashes(other *Policy) (*field.Path, bool) {
 	spec := field.NewPath("spec")
-	mine, theirs := pub.Spec.TargetReference, other.Spec.TargetReference
-	if mine != nil || theirs != nil {
-		return spec.Child("targetRef"), mine != nil && theirs != nil && mine.Name == theirs.Name && KindOf(mine) == KindOf(theirs)
+	if p.Target != nil || other.Target != nil {
+		return spec.Child("targetRef"), p.Target != nil && other.Target != nil && p.Target.Name == other.Target.Name && KindOf(p.Target) == KindOf(other.Target)
 	}
-	selector, err := metav1.LabelSelectorAsSelector(other.Spec.Selector)
-	return spec.Child("selector"), err == nil && Overlaps(policy.Selector, selector)
+	return spec.Child("selector"), Overlaps(p.Selector, other.Selector)
 }
 
 // KindOf is the kind of a workload, without its version.

@@ -458,7 +458,11 @@ func (l *linter) check() {
 			if other.object.Namespace != pub.Namespace {
 				continue
 			}
-			if path, clash := budget.Clashes(pub, policy, other.object); clash {
+			theirs, _ := budget.Compile(other.object)
+			if theirs == nil {
+				continue // it has been reported
+			}
+			if path, clash := policy.Clashes(theirs); clash {
 				l.add(d, severityError, path.String(), fmt.Sprintf("overlaps with PodUnavailableBudget %s in %s:%d, and no pod may have two such budgets", other.name, other.file, other.node.Line))
 			}
 		}

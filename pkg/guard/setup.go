@@ -51,7 +51,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 	}})
 	register(endpoint.Evictions, &admission.Webhook{Handler: &evictionMarker{guard: g, live: mgr.GetAPIReader()}})
 	register(endpoint.Budgets, conversion.Admission(v1beta1.GroupVersion, admission.WithValidator(mgr.GetScheme(), (&budgetValidator{
-		budgets: g.committed, census: g.lines.store.census, looks: make(chan struct{}, mostLooks),
+		budgets: g.committed, policies: g.policies, census: g.lines.store.census, looks: make(chan struct{}, mostLooks),
 	}).reviews())))
 	return nil
 }

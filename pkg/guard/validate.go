@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -22,6 +23,8 @@ import (
 type budgetValidator struct {
 	// budgets are those that the store has.
 	budgets *registry
+	// policies are compiled budgets: to compile all budgets of a namespace would take longer than the API server waits if several clients create budgets.
+	policies *policies
 	// census counts the pods that a budget would cover. Nil warns of nothing that only they tell.
 	census *census.Census
 	// looks has an item for each count that is under way.
@@ -30,8 +33,29 @@ type budgetValidator struct {
 
 func (v *budgetValidator) reviews() endpoint.Validator[*v1beta1.PodUnavailableBudget] {
 	return endpoint.Validator[*v1beta1.PodUnavailableBudget]{Validate: v.validate, Same: func(old, pub *v1beta1.PodUnavailableBudget) bool {
-		return equality.Semantic.DeepEqual(old.Spec, pub.Spec) && equality.Semantic.DeepEqual(old.Annotations, pub.Annotations)
+		return equality.Semantic.DeepEqual(old.Spec, pub.Spec) && equality.Semantic.DeepEqual(old.Annotations, pub.Annotations) && !growsTooLarge(old, pub)
 	}}
+}
+
+// maxSize is how many bytes of JSON the metadata and the spec of a budget may have, without managedFields. Whoever asks about a protected pod reads all
+// budgets of its namespace, and so does each new budget of the namespace. An API server accepts a megabyte.
+const maxSize = 32 << 10
+
+// sizeOf leaves out what API servers and Berth write.
+func sizeOf(pub *v1beta1.PodUnavailableBudget) int {
+	own := v1beta1.PodUnavailableBudget{ObjectMeta: pub.ObjectMeta, Spec: pub.Spec}
+	own.ManagedFields = nil
+	text, err := json.Marshal(&own)
+	if err != nil {
+		return maxSize + 1 // it came as JSON, so this does not happen
+	}
+	return len(text)
+}
+
+// growsTooLarge is true for a new budget that is too large, for which old is nil, and for one that was changed to be larger than before.
+func growsTooLarge(old, pub *v1beta1.PodUnavailableBudget) bool {
+	size := sizeOf(pub)
+	return size > maxSize && (old == nil || size > sizeOf(old))
 }
 
 // The controller compares each change of a pod with all budgets of the namespace, one change after the other for all tenants. The validator compares a
@@ -44,6 +68,10 @@ const (
 )
 
 func (v *budgetValidator) validate(ctx context.Context, pub, old *v1beta1.PodUnavailableBudget) (admission.Warnings, error) {
+	if growsTooLarge(old, pub) {
+		return nil, apierrors.NewForbidden(v1beta1.Resource.GroupResource(), pub.Name,
+			fmt.Errorf("its metadata and spec have %d bytes, and at most %d are allowed: remove annotations or labels, or select by fewer values", sizeOf(pub), maxSize))
+	}
 	refused := budget.Refuse(pub)
 	if old != nil {
 		refused = budget.RefuseChange(old, pub)
@@ -84,7 +112,11 @@ func (v *budgetValidator) validate(ctx context.Context, pub, old *v1beta1.PodUna
 		if other.Name == pub.Name || other.DeletionTimestamp != nil {
 			continue
 		}
-		if path, clash := budget.Clashes(pub, policy, other); clash {
+		theirs := v.policies.of(other)
+		if theirs == nil {
+			continue // it protects nothing
+		}
+		if path, clash := policy.Clashes(theirs); clash {
 			return warnings, apierrors.NewInvalid(v1beta1.Kind.GroupKind(), pub.Name, field.ErrorList{field.Forbidden(path,
 				fmt.Sprintf("overlaps with PodUnavailableBudget %q, and no pod may have two such budgets: select by different values of one label, or change that budget", other.Name))})
 		}

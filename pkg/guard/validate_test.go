@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
@@ -37,9 +35,43 @@ func selecting(name string, from, values int) *v1beta1.PodUnavailableBudget {
 	}}
 }
 
+// TestTheSizeOfABudgetIsBounded: every request about a protected pod reads all budgets of its namespace.
+func TestTheSizeOfABudgetIsBounded(t *testing.T) {
+	v := &budgetValidator{policies: newPolicies(), budgets: newRegistry(cluster(t, 0, interceptor.Funcs{}), committed)}
+	annotated := func(bytes int) *v1beta1.PodUnavailableBudget {
+		pub := selecting("web", 0, 1)
+		pub.Annotations = map[string]string{"example.com/note": strings.Repeat("x", bytes)}
+		pub.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: strings.Repeat("x", maxSize)}}
+		return pub
+	}
+	labelled := annotated(maxSize - 500)
+	labelled.Labels = map[string]string{strings.Repeat("x", 500): ""}
+	for name, tc := range map[string]struct {
+		old, pub *v1beta1.PodUnavailableBudget
+		refused  bool
+	}{
+		"a new one that is large enough":                          {nil, annotated(maxSize - 500), false},
+		"a new one that is too large":                             {nil, annotated(maxSize), true},
+		"one that grows by an annotation":                         {annotated(1), annotated(maxSize), true},
+		"one that grows by a label":                               {annotated(maxSize - 500), labelled, true},
+		"one that was too large before, and gets smaller":         {annotated(2 * maxSize), annotated(maxSize), false},
+		"one that was too large before, and stays as large as it": {annotated(maxSize), annotated(maxSize), false},
+	} {
+		var err error
+		if tc.old == nil {
+			_, err = v.reviews().ValidateCreate(t.Context(), tc.pub)
+		} else {
+			_, err = v.reviews().ValidateUpdate(t.Context(), tc.old, tc.pub)
+		}
+		if apierrors.IsForbidden(err) != tc.refused || err != nil && !strings.Contains(err.Error(), "at most 32768 are allowed") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
 func TestAHugeSelector(t *testing.T) {
 	t.Run("is refused by its size", func(t *testing.T) {
-		v := &budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{}), committed)}
+		v := &budgetValidator{policies: newPolicies(), budgets: newRegistry(cluster(t, 0, interceptor.Funcs{}), committed)}
 		if _, err := v.reviews().ValidateCreate(t.Context(), selecting("huge", 0, maxSelector)); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "1 requirements with 201 keys and values, and at most 20 and 200 are allowed") {
 			t.Errorf("got %v", err)
 		}
@@ -56,7 +88,7 @@ func TestAHugeSelector(t *testing.T) {
 		}
 	})
 	t.Run("that exists already keeps nobody from labelling its budget", func(t *testing.T) {
-		v := &budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{}), committed)}
+		v := &budgetValidator{policies: newPolicies(), budgets: newRegistry(cluster(t, 0, interceptor.Funcs{}), committed)}
 		old, labelled := selecting("huge", 0, 2*maxSelector), selecting("huge", 0, 2*maxSelector)
 		labelled.Labels = map[string]string{"team": "shop"}
 		labelled.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(2))
@@ -66,7 +98,7 @@ func TestAHugeSelector(t *testing.T) {
 	})
 	t.Run("is not compared for longer than somebody waits", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		v := &budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		v := &budgetValidator{policies: newPolicies(), budgets: newRegistry(cluster(t, 0, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			defer cancel()
 			return c.List(ctx, list, opts...)
 		}}), committed)}
@@ -78,7 +110,7 @@ func TestAHugeSelector(t *testing.T) {
 
 func TestANamespaceHasSoManyBudgets(t *testing.T) {
 	there := maxBudgets - 1
-	v := &budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+	v := &budgetValidator{policies: newPolicies(), budgets: newRegistry(cluster(t, 0, interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
 		for i := range there {
 			list.(*v1beta1.PodUnavailableBudgetList).Items = append(list.(*v1beta1.PodUnavailableBudgetList).Items, *selecting(fmt.Sprint("b", i), i, 1))
 		}
@@ -105,7 +137,7 @@ func TestABudgetThatCannotBeCompared(t *testing.T) {
 		"until somebody gives it the right": {apierrors.NewForbidden(v1beta1.Resource.GroupResource(), "", errors.New("no rule")), http.StatusInternalServerError, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := &budgetValidator{budgets: newRegistry(cluster(t, 0, interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return tc.err }}), committed)}
+			v := &budgetValidator{policies: newPolicies(), budgets: newRegistry(cluster(t, 0, interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return tc.err }}), committed)}
 			_, err := v.reviews().ValidateCreate(t.Context(), selecting("web", 0, 1))
 			var status apierrors.APIStatus
 			if !errors.As(err, &status) {
@@ -173,7 +205,7 @@ func TestReplicasThatCannotBeRead(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			v := &budgetValidator{budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).lines.store.census, looks: make(chan struct{}, mostLooks)}
+			v := &budgetValidator{policies: newPolicies(), budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).lines.store.census, looks: make(chan struct{}, mostLooks)}
 			changed := pub.DeepCopy()
 			changed.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(2))
 			for what, validate := range map[string]func() (admission.Warnings, error){
@@ -210,24 +242,40 @@ func TestABudgetIsStoredAlthoughItsPodsCannotBeCounted(t *testing.T) {
 		}
 		return c.List(ctx, list, opts...)
 	}})
-	v := &budgetValidator{budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).lines.store.census, looks: make(chan struct{}, mostLooks)}
+	v := &budgetValidator{policies: newPolicies(), budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).lines.store.census, looks: make(chan struct{}, mostLooks)}
 	if warnings, err := v.reviews().ValidateCreate(t.Context(), selecting("new", 0, 1)); err != nil || len(warnings) > 0 {
 		t.Errorf("%v, %v", warnings, err)
 	}
 }
 
-func BenchmarkClashWithThousandsOfLargeSelectors(b *testing.B) {
-	pub := selecting("large", 0, maxSelector-1)
-	policy, _, err := compile(pub, nil)
-	if err != nil {
-		b.Fatal(err)
+// largest is a budget with the largest selector that is accepted.
+func largest(i int) *v1beta1.PodUnavailableBudget {
+	pub := selecting(fmt.Sprint("budget-", i), 0, 1)
+	pub.UID = types.UID(pub.Name)
+	pub.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": fmt.Sprint("app-", i)}}
+	for key := range maxRequirements - 1 {
+		expression := metav1.LabelSelectorRequirement{Key: fmt.Sprintf("example.com/%s-%d", strings.Repeat("k", 50), key), Operator: metav1.LabelSelectorOpNotIn}
+		for value := range 8 {
+			expression.Values = append(expression.Values, fmt.Sprintf("%s-%d", strings.Repeat("v", 60), value))
+		}
+		pub.Spec.Selector.MatchExpressions = append(pub.Spec.Selector.MatchExpressions, expression)
 	}
-	other := selecting("other", maxSelector, maxSelector-1)
-	start := time.Now()
+	return pub
+}
+
+// BenchmarkValidate is what the comparison of one budget with 499 others costs, all with the largest selectors.
+func BenchmarkValidate(b *testing.B) {
+	var others v1beta1.PodUnavailableBudgetList
+	for i := range maxBudgets - 1 {
+		others.Items = append(others.Items, *largest(i))
+	}
+	v := &budgetValidator{policies: newPolicies(), budgets: newRegistry(interceptor.NewClient(nil, interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+		list.(*v1beta1.PodUnavailableBudgetList).Items = others.Items
+		return nil
+	}}), committed)}
 	for b.Loop() {
-		if _, clash := budget.Clashes(pub, policy, other); clash {
-			b.Fatal("they have no value in common")
+		if _, err := v.validate(b.Context(), largest(maxBudgets), nil); err != nil {
+			b.Fatal(err)
 		}
 	}
-	b.ReportMetric(2000*time.Since(start).Seconds()/float64(b.N), "s/2000-budgets")
 }
