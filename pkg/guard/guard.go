@@ -252,7 +252,9 @@ type store struct {
 	cached client.Reader
 	writer client.SubResourceWriter
 	census *census.Census
-	clock  clock.PassiveClock
+	// policies are those of the guard.
+	policies *policies
+	clock    clock.PassiveClock
 }
 
 // errChanged is returned by decideOnce if somebody else wrote the budget in between.

@@ -48,7 +48,8 @@ func (h *podHandler) Handle(asked context.Context, review admission.Request) adm
 	case errors.Is(err, errUntied):
 		return refused(budget.Verdict{Reason: v1beta1.ReasonPodUnknown, Message: "pod " + review.Name + " " + err.Error()})
 	case apierrors.IsNotFound(err):
-		return missing(err)
+		// The answer of the API server for a pod that does not exist.
+		return respond(&apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: err.Error()}})
 	case err != nil:
 		return failed(asked, review, err)
 	case request == nil || isExemptPod(request.Pod):
@@ -88,11 +89,13 @@ func failed(asked context.Context, review admission.Request, err error) admissio
 	if !passing {
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
-	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
-		Message: string(v1beta1.ReasonServerUnavailable) + ": the budgets of the pod could not be checked, because the API server did not answer the webhook; try again: " + err.Error(),
-		Details: &metav1.StatusDetails{RetryAfterSeconds: int32(after / time.Second)},
-	}}}
+	return respond(apierrors.NewTooManyRequests(string(v1beta1.ReasonServerUnavailable)+": the budgets of the pod could not be checked, because the API server did not answer the webhook; try again: "+
+		err.Error(), int(after/time.Second)))
+}
+
+// respond refuses the operation with the status of an error.
+func respond(err *apierrors.StatusError) admission.Response {
+	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &err.ErrStatus}}
 }
 
 func operationOf(review admission.Request) v1beta1.Operation {
@@ -212,26 +215,9 @@ func isExemptPod(pod *corev1.Pod) bool {
 // refused is the response on which kubectl drain and other patient clients try again: 429 with the cause that a PodDisruptionBudget gives. It has no
 // retryAfterSeconds. With it, client libraries would try again by themselves and block their callers.
 func refused(verdict budget.Verdict) admission.Response {
-	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{
-		Allowed: false,
-		Result: &metav1.Status{
-			Status:  metav1.StatusFailure,
-			Code:    http.StatusTooManyRequests,
-			Reason:  metav1.StatusReasonTooManyRequests,
-			Message: verdict.Message,
-			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{
-				Type:    policyv1.DisruptionBudgetCause,
-				Message: string(verdict.Reason) + ": " + verdict.Message,
-			}}},
-		},
-	}}
-}
-
-// missing is the answer of the API server for a pod that does not exist.
-func missing(err error) admission.Response {
-	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: err.Error(),
-	}}}
+	err := apierrors.NewTooManyRequests(verdict.Message, 0)
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause, Message: string(verdict.Reason) + ": " + verdict.Message}}
+	return respond(err)
 }
 
 // DefaultAnswerTimeout is how long a request waits for a verdict. It is below the webhook's timeout of 10 seconds, so that the answer arrives in time.

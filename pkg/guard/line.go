@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
@@ -34,7 +35,7 @@ type lines struct {
 	mu      sync.Mutex
 	waiting map[types.NamespacedName][]*ticket
 	// kept is the knowledge of lines that have ended, for as long as it may be valid.
-	kept map[types.NamespacedName]*knowledge
+	kept *cache.Expiring
 }
 
 // ticket is a request in line.
@@ -60,7 +61,7 @@ type verdict struct {
 }
 
 func newLines(store *store, timeout time.Duration) *lines {
-	return &lines{store: store, timeout: timeout, waiting: map[types.NamespacedName][]*ticket{}, kept: map[types.NamespacedName]*knowledge{}}
+	return &lines{store: store, timeout: timeout, waiting: map[types.NamespacedName][]*ticket{}, kept: cache.NewExpiring()}
 }
 
 // ask queues the request and waits for the budget's answer, or for the context to end.
@@ -159,33 +160,18 @@ func (l *lines) next(name types.NamespacedName, again []*ticket, k *knowledge) [
 	l.waiting[name] = take(l.waiting[name])
 	if len(group) == 0 {
 		delete(l.waiting, name)
-		l.keep(name, k)
+		l.kept.Set(name, k, oldestSnapshot)
 	}
 	return group
 }
 
-// keep keeps the knowledge of a line for oldestSnapshot. The caller holds the lock. Nothing remains of a budget that gets no requests any more.
-func (l *lines) keep(name types.NamespacedName, k *knowledge) {
-	l.kept[name] = k
-	time.AfterFunc(oldestSnapshot, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.kept[name] == k {
-			delete(l.kept, name)
-		}
-	})
-}
-
 // resume returns what the budget's previous line has left, or empty knowledge.
 func (l *lines) resume(name types.NamespacedName) *knowledge {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	k := l.kept[name]
-	if k == nil {
-		return &knowledge{}
+	if left, found := l.kept.Get(name); found {
+		l.kept.Delete(name) // it belongs to one line
+		return left.(*knowledge)
 	}
-	delete(l.kept, name)
-	return k
+	return &knowledge{}
 }
 
 func contended(name types.NamespacedName) verdict {

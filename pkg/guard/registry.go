@@ -87,6 +87,16 @@ type compiled struct {
 	policy *budget.Policy
 }
 
+// optionAnnotations are the annotations of a budget from which a policy is compiled.
+type optionAnnotations [4]string
+
+func annotationsOf(pub *v1beta1.PodUnavailableBudget) optionAnnotations {
+	return optionAnnotations{
+		pub.Annotations[v1beta1.ProtectOperationsAnnotation], pub.Annotations[v1beta1.ProtectTotalReplicasAnnotation],
+		pub.Annotations[v1beta1.IgnoredPodSelectorAnnotation], pub.Annotations[v1beta1.NoProtectNeedsRoomAnnotation],
+	}
+}
+
 // of returns the policy of the budget, or nil if the budget cannot be compiled.
 func (p *policies) of(pub *v1beta1.PodUnavailableBudget) *budget.Policy {
 	known, found := p.compiled.Get(pub.UID)

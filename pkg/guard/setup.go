@@ -65,14 +65,10 @@ func New(writer client.Client, live, cached client.Reader, opts Options) *Guard 
 		opts.AnswerTimeout = DefaultAnswerTimeout
 	}
 	s := &store{
-		live:   live,
-		cached: cached,
-		writer: writer.Status(),
-		census: census.New(live, writer.SubResource("scale"), cached, opts.Clock),
-		clock:  opts.Clock,
+		live: live, cached: cached, writer: writer.Status(), census: census.New(live, writer.SubResource("scale"), cached, opts.Clock), policies: newPolicies(), clock: opts.Clock,
 	}
 	return &Guard{
 		remembered: newRegistry(live, fromMemory), committed: newRegistry(live, committed), above: newObjects(live),
-		policies: newPolicies(), cached: cached, live: live, clock: opts.Clock, lines: newLines(s, opts.AnswerTimeout),
+		policies: s.policies, cached: cached, live: live, clock: opts.Clock, lines: newLines(s, opts.AnswerTimeout),
 	}
 }

@@ -44,34 +44,19 @@ func (k *knowledge) isYoung(now time.Time) bool {
 // every race for the ledger.
 type snapshot struct {
 	count *census.Count
-	// policy is nil if the budget cannot be compiled. Such a budget protects nothing.
+	// policy is nil if the budget cannot be compiled. Such a budget protects nothing. Another spec of the budget has another policy.
 	policy *budget.Policy
-	uid    types.UID
-	// generation and annotations are what the policy was compiled from.
-	generation  int64
-	annotations optionAnnotations
-	at          time.Time
-}
-
-// optionAnnotations are the annotations of a budget from which a policy is compiled.
-type optionAnnotations [4]string
-
-func annotationsOf(pub *v1beta1.PodUnavailableBudget) optionAnnotations {
-	return optionAnnotations{
-		pub.Annotations[v1beta1.ProtectOperationsAnnotation], pub.Annotations[v1beta1.ProtectTotalReplicasAnnotation],
-		pub.Annotations[v1beta1.IgnoredPodSelectorAnnotation], pub.Annotations[v1beta1.NoProtectNeedsRoomAnnotation],
-	}
+	at     time.Time
 }
 
 // oldestSnapshot is how old a snapshot may be. Its age does not matter for operations. It matters for pods that fail by themselves, and for workloads
 // that are scaled.
 const oldestSnapshot = 250 * time.Millisecond
 
-// serves is true if the snapshot is valid for these requests to the budget.
-func (s *snapshot) serves(pub *v1beta1.PodUnavailableBudget, requests []Request, now time.Time) bool {
+// serves is true if the snapshot is valid for these requests to the budget, which has the policy.
+func (s *snapshot) serves(policy *budget.Policy, pub *v1beta1.PodUnavailableBudget, requests []Request, now time.Time) bool {
 	oldest := oldestPods(pub.Status.LedgerRevision, requests)
-	return s.count != nil && s.uid == pub.UID && s.generation == pub.Generation && s.annotations == annotationsOf(pub) &&
-		now.Sub(s.at) < oldestSnapshot && s.count.KnowsSubsetsOf(pub) &&
+	return s.count != nil && s.policy == policy && now.Sub(s.at) < oldestSnapshot && s.count.KnowsSubsetsOf(pub) &&
 		oldest != "" && budget.Newest(oldest, s.count.Revision) == s.count.Revision
 }
 
@@ -88,14 +73,13 @@ func oldestPods(ledgerRevision string, requests []Request) string {
 
 // take counts for the budget, unless the last count is still valid.
 func (s *store) take(ctx context.Context, pub *v1beta1.PodUnavailableBudget, requests []Request, k *knowledge) error {
-	now := s.clock.Now()
-	if k.counted.serves(pub, requests, now) {
+	now, policy := s.clock.Now(), s.policies.of(pub)
+	if k.counted.serves(policy, pub, requests, now) {
 		return nil
 	}
-	k.counted = snapshot{uid: pub.UID, generation: pub.Generation, annotations: annotationsOf(pub), at: now}
-	policy, errs := budget.Compile(pub)
-	if len(errs) > 0 {
-		return nil // the controller reports them in the budget's conditions
+	k.counted = snapshot{at: now}
+	if policy == nil {
+		return nil // the controller reports the errors in the budget's conditions
 	}
 	count, err := s.census.Take(ctx, pub.Namespace, policy, oldestPods(pub.Status.LedgerRevision, requests))
 	if err != nil {
@@ -131,7 +115,7 @@ func mayLetGo(known *v1beta1.PodUnavailableBudget, requests []Request) bool {
 // read reads the budget live. At the same time it counts for the known budget, which most likely has the same spec.
 func (s *store) read(ctx context.Context, name types.NamespacedName, known *v1beta1.PodUnavailableBudget, requests []Request, k *knowledge) (*v1beta1.PodUnavailableBudget, error) {
 	pub := &v1beta1.PodUnavailableBudget{}
-	if known == nil || k.counted.serves(known, requests, s.clock.Now()) {
+	if known == nil || k.counted.serves(s.policies.of(known), known, requests, s.clock.Now()) {
 		return pub, s.live.Get(ctx, name, pub)
 	}
 	reading, readCtx := errgroup.WithContext(ctx)

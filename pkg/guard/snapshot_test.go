@@ -23,8 +23,8 @@ import (
 func TestWhenASnapshotServes(t *testing.T) {
 	now := time.Unix(1000, 0)
 	of := func(change func(*v1beta1.PodUnavailableBudget)) *v1beta1.PodUnavailableBudget {
-		pub := &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{UID: "pub", Generation: 2}}
-		pub.Status.LedgerRevision = "90"
+		pub := selecting("web", 0, 1)
+		pub.UID, pub.Generation, pub.Status.LedgerRevision = "pub", 2, "90"
 		if change != nil {
 			change(pub)
 		}
@@ -56,12 +56,16 @@ func TestWhenASnapshotServes(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := snapshot{count: &census.Count{Revision: "100"}, uid: "pub", generation: 2, annotations: annotationsOf(of(nil)), at: now}
+			policies, pub := newPolicies(), of(tc.pub)
+			s := snapshot{count: &census.Count{Revision: "100"}, policy: policies.of(of(nil)), at: now}
+			if s.policy == nil {
+				t.Fatal("the budget is not valid")
+			}
 			var requests []Request
 			for _, revision := range tc.pods {
 				requests = append(requests, Request{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: revision}}})
 			}
-			if got := s.serves(of(tc.pub), requests, now.Add(tc.age)); got != tc.want {
+			if got := s.serves(policies.of(pub), pub, requests, now.Add(tc.age)); got != tc.want {
 				t.Errorf("serves: %t, want %t", got, tc.want)
 			}
 		})
@@ -243,9 +247,6 @@ func TestLinesShareACountForAMoment(t *testing.T) {
 		ask(1, 1, v1beta1.ReasonBudgetExhausted)
 		time.Sleep(oldestSnapshot) // by the bubble's clock
 		synctest.Wait()
-		if n := len(g.lines.kept); n > 0 {
-			t.Errorf("%d counts are kept although no request comes", n)
-		}
 		ask(1, 2, v1beta1.ReasonBudgetExhausted)
 	})
 }
