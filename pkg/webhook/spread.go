@@ -32,11 +32,12 @@ import (
 // targetTimeout bounds the request for the workload. The API server itself waits for the webhook's answer.
 const targetTimeout = 2 * time.Second
 
-// spreadValidator reviews WorkloadSpreads. It reads the cache, and the workload itself with one request: the cache holds no pod templates.
+// spreadValidator reviews WorkloadSpreads. It reads the cache, and the workload itself with one request: the cache holds no pod templates, and may lack a
+// workload that was applied just before.
 type spreadValidator struct {
 	// reader is the cache.
 	reader client.Reader
-	// live reads from the API server. Nil means no reads, and then patches are not tried on the workload's pods.
+	// live reads from the API server.
 	live client.Reader
 	// announce is called for spreads that are about to be stored. It may be nil.
 	announce func(context.Context, *v1beta1.WorkloadSpread)
@@ -88,53 +89,26 @@ func (v *spreadValidator) gather(ctx context.Context, spread *v1beta1.WorkloadSp
 	if err := v.reader.List(ctx, &spreads, client.InNamespace(spread.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return Known{}, fmt.Errorf("listing the spreads of namespace %s: %w", spread.Namespace, err)
 	}
-	target, err := v.target(ctx, spread)
-	if err != nil {
-		return Known{}, err
-	}
-	return Known{Spreads: spreads.Items, Target: target, Nodes: v.nodes(ctx, spread), Autoscaler: v.autoscaler.Name()}, nil
+	return Known{Spreads: spreads.Items, Target: v.target(ctx, spread), Nodes: v.nodes(ctx, spread), Autoscaler: v.autoscaler.Name()}, nil
 }
 
-// target reads the workload from the API server if the cache lacks something: it holds no templates, and no objects of kinds that are not built in.
-func (v *spreadValidator) target(ctx context.Context, spread *v1beta1.WorkloadSpread) (Target, error) {
-	kind, watched := workloads[kindOfTarget(spread)]
-	if v.live != nil && (!watched || hasPatch(spread)) {
-		return v.liveTarget(ctx, spread), nil
-	}
-	if !watched {
-		return Target{}, nil
-	}
-	object := kind.NewObject()
-	err := v.reader.Get(ctx, targetKey(spread), object, client.UnsafeDisableDeepCopy)
-	if apierrors.IsNotFound(err) {
-		return Target{Missing: true}, nil
-	}
-	if err != nil {
-		return Target{}, fmt.Errorf("reading %s: %w", workloadName(spread), err)
-	}
-	return Target{Replicas: replicasOf(object, spread), MaxUnavailable: workload.MaxUnavailable(object), United: unitedOf(object)}, nil
-}
-
-func targetKey(spread *v1beta1.WorkloadSpread) types.NamespacedName {
-	return types.NamespacedName{Namespace: spread.Namespace, Name: spread.Spec.TargetReference.Name}
-}
-
-// liveTarget reads the workload with one request. A failure is no error: most of a spread can be validated without the workload.
-func (v *spreadValidator) liveTarget(ctx context.Context, spread *v1beta1.WorkloadSpread) Target {
+// target reads the workload with one request. A failure is no error: most of a spread can be validated without the workload.
+func (v *spreadValidator) target(ctx context.Context, spread *v1beta1.WorkloadSpread) Target {
 	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
 	defer cancel()
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(targetVersion(spread))
-	err := v.live.Get(ctx, targetKey(spread), object)
+	err := v.live.Get(ctx, types.NamespacedName{Namespace: spread.Namespace, Name: spread.Spec.TargetReference.Name}, object)
+	cannot := func(why string) Target { return Target{Problem: workloadName(spread) + " cannot be read: " + why} }
 	switch {
 	case meta.IsNoMatchError(err):
-		return Target{Unread: fmt.Sprintf("the API server has no kind %s in %s; install it or correct the target", object.GetKind(), object.GetAPIVersion())}
+		return cannot(fmt.Sprintf("the API server has no kind %s in %s; install it or correct the target", object.GetKind(), object.GetAPIVersion()))
 	case apierrors.IsNotFound(err):
-		return Target{Missing: true}
+		return Target{Problem: "there is no " + workloadName(spread) + " yet, and the spread waits for it"}
 	case apierrors.IsForbidden(err):
-		return Target{Unread: fmt.Sprintf(`Berth may not get it; create a ClusterRole with get, list and watch on its resource and the label rbac.berth.dev/aggregate-to-workload-reader: "true" (%v)`, err)}
+		return cannot(fmt.Sprintf(`Berth may not get it; create a ClusterRole with get, list and watch on its resource and the label rbac.berth.dev/aggregate-to-workload-reader: "true" (%v)`, err))
 	case err != nil:
-		return Target{Unread: err.Error()}
+		return cannot(err.Error())
 	}
 	return targetOf(object, spread)
 }
@@ -151,7 +125,7 @@ func targetVersion(spread *v1beta1.WorkloadSpread) schema.GroupVersionKind {
 
 // targetOf reads fields that most kinds have at the same paths. It leaves out fields that are missing or have another type.
 func targetOf(object *unstructured.Unstructured, spread *v1beta1.WorkloadSpread) Target {
-	target := Target{Whole: true, United: unitedOf(object), Template: templateOf(object), Selector: selectorOf(object), Replicas: replicasOf(object, spread)}
+	target := Target{Read: true, United: unitedOf(object), Template: templateOf(object), Selector: selectorOf(object), Replicas: replicasOf(object, spread)}
 	if kind, watched := workloads[kindOfTarget(spread)]; watched {
 		typed := kind.NewObject()
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err == nil {

@@ -52,7 +52,7 @@ func ask(t *testing.T, reader client.Reader, spread, old *v1beta1.WorkloadSpread
 	if old != nil {
 		request.Operation, request.OldObject = admissionv1.Update, raw(t, old)
 	}
-	return admission.WithValidator(schemeOf(t), (&spreadValidator{reader: reader}).reviews()).Handle(t.Context(), request)
+	return admission.WithValidator(schemeOf(t), (&spreadValidator{reader: reader, live: reader}).reviews()).Handle(t.Context(), request)
 }
 
 func raw(t *testing.T, spread *v1beta1.WorkloadSpread) runtime.RawExtension {
@@ -85,7 +85,7 @@ func TestARefusalCarriesEveryErrorAsACauseOfItsField(t *testing.T) {
 	}
 }
 
-func TestTheWorkloadIsLookedForInTheCache(t *testing.T) {
+func TestTheWorkloadIsLookedFor(t *testing.T) {
 	const missing = "spec.targetRef: there is no Deployment web yet, and the spread waits for it"
 	deployment := func(namespace string) client.Object {
 		return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
@@ -98,10 +98,10 @@ func TestTheWorkloadIsLookedForInTheCache(t *testing.T) {
 		cache  client.Reader
 		want   []string
 	}{
-		"one that is there is not mentioned":                    {spreadOf("web", "web", 1), cacheOf(t, deployment("shop")), nil},
-		"one that is not there is a warning":                    {spreadOf("web", "web", 1), cacheOf(t), []string{missing}},
-		"one in another namespace is not the one":               {spreadOf("web", "web", 1), cacheOf(t, deployment("farm")), []string{missing}},
-		"one of a kind that is not watched is nothing known of": {custom, cacheOf(t), nil},
+		"one that is there is not mentioned":                   {spreadOf("web", "web", 1), cacheOf(t, deployment("shop")), nil},
+		"one that is not there is a warning":                   {spreadOf("web", "web", 1), cacheOf(t), []string{missing}},
+		"one in another namespace is not the one":              {spreadOf("web", "web", 1), cacheOf(t, deployment("farm")), []string{missing}},
+		"one of a kind that is not watched is looked for, too": {custom, cacheOf(t), []string{strings.Replace(missing, "Deployment", "Fleet", 1)}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestTheWorkloadIsLookedForInTheCache(t *testing.T) {
 	}
 }
 
-// TestAChildOfAUnitedDeploymentIsKnownByItsOwner: whether the workload comes from the cache or, for a spread with patches, from the API server.
+// TestAChildOfAUnitedDeploymentIsKnownByItsOwner: with patches and without.
 func TestAChildOfAUnitedDeploymentIsKnownByItsOwner(t *testing.T) {
 	owner := func(apiVersion, kind string) []metav1.OwnerReference {
 		return []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "shop", UID: "u", Controller: ptr.To(true)}}
@@ -160,7 +160,7 @@ func TestAValidatorKnowsTheInstallation(t *testing.T) {
 		"compatible with OpenKruise":                    {v1beta1.CompatibleWithKruise, spread, true},
 		"compatible, and the spread is not, as it says": {v1beta1.CompatibleWithKruise, own, false},
 	} {
-		validator := &spreadValidator{reader: cacheOf(t), installation: tc.installation}
+		validator := &spreadValidator{reader: cacheOf(t), live: cacheOf(t), installation: tc.installation}
 		warnings, err := validator.validate(t.Context(), tc.spread, nil)
 		if err != nil || slices.Contains(warnings, never) != tc.want {
 			t.Errorf("%s: %q, %v", name, warnings, err)
@@ -241,45 +241,41 @@ func TestWhatTheAPIServerIsAskedFor(t *testing.T) {
 		there        string // in the API server; nothing is in the cache
 		err          error
 		spread       func(*v1beta1.WorkloadSpreadSpec)
-		wantAsked    bool
 		wantErrors   []string
 		wantWarnings []string
 	}{
-		"nothing for a spread without patches": {
-			there: aDeployment, spread: targeting("apps/v1", "Deployment", ""),
-			wantWarnings: []string{"spec.targetRef: there is no Deployment web yet, and the spread waits for it"},
-		},
+		"the workload of a spread without patches": {there: aDeployment, spread: targeting("apps/v1", "Deployment", "")},
 		"the workload of a spread with patches, which may not be in the cache yet": {
-			there: aDeployment, spread: targeting("apps/v1", "Deployment", noImage), wantAsked: true,
+			there: aDeployment, spread: targeting("apps/v1", "Deployment", noImage),
 			wantErrors: []string{"spec.subsets[0].patch.spec.containers[0]: Required value: at spec.containers[sidecar].image of the patched pod"},
 		},
 		"a built-in kind in the version that there is": {
-			there: aDeployment, spread: targeting("apps/v1beta9", "Deployment", `{"metadata":{"labels":{"app":"other"}}}`), wantAsked: true,
+			there: aDeployment, spread: targeting("apps/v1beta9", "Deployment", `{"metadata":{"labels":{"app":"other"}}}`),
 			wantErrors: []string{"spec.subsets[0].patch.metadata.labels[app]: Forbidden: Deployment web selects its pods by this label"},
 		},
 		"a workload that is not there": {
-			spread: targeting("apps/v1", "Deployment", noImage), wantAsked: true,
+			spread:       targeting("apps/v1", "Deployment", noImage),
 			wantWarnings: []string{"spec.targetRef: there is no Deployment web yet, and the spread waits for it" + untried},
 		},
 		"its replicas": {
-			there: aDeployment, wantAsked: true,
+			there: aDeployment,
 			spread: func(spec *v1beta1.WorkloadSpreadSpec) {
 				percentages(spec)
 				patchedBy(`{"spec":{"hostname":"x"}}`)(spec)
 			},
 			wantWarnings: []string{"spec.subsets: the minimums are 4 pods (a 2, b 2), and the workload has 3 replicas"},
 		},
-		"the volumes that its controller adds": {there: aStatefulSet, spread: targeting("apps/v1", "StatefulSet", mountsDisk), wantAsked: true},
+		"the volumes that its controller adds": {there: aStatefulSet, spread: targeting("apps/v1", "StatefulSet", mountsDisk)},
 		"a kind that is not built in": {
-			there: aFleet, spread: targeting("example.com/v1", "Fleet", noImage), wantAsked: true,
+			there: aFleet, spread: targeting("example.com/v1", "Fleet", noImage),
 			wantErrors: []string{"spec.subsets[0].patch.spec.containers[0]: Required value: at spec.containers[sidecar].image of the patched pod"},
 		},
 		"a kind that is not built in, also without patches": {
-			spread: targeting("example.com/v1", "Fleet", ""), wantAsked: true,
+			spread:       targeting("example.com/v1", "Fleet", ""),
 			wantWarnings: []string{"spec.targetRef: there is no Fleet web yet, and the spread waits for it"},
 		},
 		"the replicas of a kind that is not built in, at their paths": {
-			there: aFleet, wantAsked: true,
+			there: aFleet,
 			spread: func(spec *v1beta1.WorkloadSpreadSpec) {
 				percentages(spec)
 				targeting("example.com/v1", "Fleet", "")(spec)
@@ -288,24 +284,24 @@ func TestWhatTheAPIServerIsAskedFor(t *testing.T) {
 			wantWarnings: []string{"spec.subsets: the minimums are 4 pods (a 2, b 2), and the workload has 3 replicas"},
 		},
 		"a kind without a pod template": {
-			there: aRollout, spread: targeting("argoproj.io/v1alpha1", "Rollout", noImage), wantAsked: true,
+			there: aRollout, spread: targeting("argoproj.io/v1alpha1", "Rollout", noImage),
 			wantWarnings: []string{"spec.targetRef: Rollout web has no pod template at spec.template" + untried},
 		},
 		"a kind whose template and selector are something else": {
-			there: anotherSystem, spread: targeting("example.com/v1", "Fleet", noImage), wantAsked: true,
+			there: anotherSystem, spread: targeting("example.com/v1", "Fleet", noImage),
 			wantWarnings: []string{"spec.targetRef: Fleet web has no pod template at spec.template" + untried},
 		},
 		"a kind that Berth may not read": {
-			spread: targeting("example.com/v1", "Fleet", noImage), wantAsked: true, err: apierrors.NewForbidden(schema.GroupResource{Group: "example.com", Resource: "fleets"}, "web", nil),
-			wantWarnings: []string{"spec.targetRef: Fleet web cannot be read" + untried + `: Berth may not get it; create a ClusterRole with get, list and watch on its resource and the label rbac.berth.dev/aggregate-to-workload-reader: "true"`},
+			spread: targeting("example.com/v1", "Fleet", noImage), err: apierrors.NewForbidden(schema.GroupResource{Group: "example.com", Resource: "fleets"}, "web", nil),
+			wantWarnings: []string{"spec.targetRef: Fleet web cannot be read: Berth may not get it; create a ClusterRole with get, list and watch on its resource and the label rbac.berth.dev/aggregate-to-workload-reader: \"true\""},
 		},
 		"a kind that there is not": {
-			spread: targeting("example.com/v1", "Fleet", noImage), wantAsked: true, err: &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "example.com", Kind: "Fleet"}},
-			wantWarnings: []string{"spec.targetRef: Fleet web cannot be read" + untried + ": the API server has no kind Fleet in example.com/v1; install it or correct the target"},
+			spread: targeting("example.com/v1", "Fleet", noImage), err: &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "example.com", Kind: "Fleet"}},
+			wantWarnings: []string{"spec.targetRef: Fleet web cannot be read: the API server has no kind Fleet in example.com/v1; install it or correct the target" + untried},
 		},
 		"an API server that does not answer": {
-			spread: targeting("apps/v1", "Deployment", noImage), wantAsked: true, err: context.DeadlineExceeded,
-			wantWarnings: []string{"spec.targetRef: Deployment web cannot be read" + untried + ": context deadline exceeded"},
+			spread: targeting("apps/v1", "Deployment", noImage), err: context.DeadlineExceeded,
+			wantWarnings: []string{"spec.targetRef: Deployment web cannot be read: context deadline exceeded" + untried},
 		},
 	}
 	for name, tc := range tests {
@@ -325,11 +321,7 @@ func TestWhatTheAPIServerIsAskedFor(t *testing.T) {
 			}
 			expectEachToContain(t, "errors", tc.wantErrors, refused)
 			expectEachToContain(t, "warnings", tc.wantWarnings, response.Warnings)
-			var want []string
-			if tc.wantAsked {
-				want = []string{groups[spread.Spec.TargetReference.Kind]}
-			}
-			if diff := cmp.Diff(want, live.asked); diff != "" {
+			if diff := cmp.Diff([]string{groups[spread.Spec.TargetReference.Kind]}, live.asked); diff != "" {
 				t.Errorf("asked for (-want +got):\n%s", diff)
 			}
 		})
@@ -472,7 +464,7 @@ func TestASpreadIsAnnouncedIfItWillBeStored(t *testing.T) {
 			if tc.change != nil {
 				tc.change(&request.AdmissionRequest)
 			}
-			admission.WithValidator(schemeOf(t), (&spreadValidator{reader: cacheOf(t, known), announce: announce}).reviews()).Handle(t.Context(), request)
+			admission.WithValidator(schemeOf(t), (&spreadValidator{reader: cacheOf(t, known), live: cacheOf(t), announce: announce}).reviews()).Handle(t.Context(), request)
 			if diff := cmp.Diff(tc.want, told); diff != "" {
 				t.Errorf("announced, -want +got:\n%s", diff)
 			}

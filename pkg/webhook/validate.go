@@ -31,18 +31,16 @@ type Known struct {
 
 // Target is what was read of a workload.
 type Target struct {
-	// Missing is true if the workload is known not to exist.
-	Missing bool
-	// Unread says why the workload could not be read, as an error message. Empty if it was read, or if nobody tried.
-	Unread string
+	// Problem says that the workload does not exist, or why it could not be read. Empty if it was read, or if nobody tried.
+	Problem string
 	// United is the name of the UnitedDeployment whose child the workload is. Empty if it is none, or if that is not known.
 	United string
 	// Replicas are nil if they are not known.
 	Replicas *int32
 	// MaxUnavailable is that of workload.MaxUnavailable. Nil if it is not known.
 	MaxUnavailable *int32
-	// Whole is true if the complete workload was read. If Template is nil then, the workload has no pod template.
-	Whole bool
+	// Read is true if the workload was read. If Template is nil then, the workload has no pod template.
+	Read bool
 	// Template of its pods. Nil if none was read. It includes the volumes that the workload's controller adds.
 	Template *corev1.PodTemplateSpec
 	// Selector of its pods. Nil if none was read.
@@ -90,19 +88,15 @@ func validateTarget(spread, old *v1beta1.WorkloadSpread, known *Known, path *fie
 			warnings = append(warnings, fmt.Sprintf("%s: %s", path, why)) // the target cannot be changed, so this update did not cause it
 		}
 	}
-	const untried = "so the patches were not tried on its pods"
-	target, patched := &known.Target, hasPatch(spread)
-	switch {
-	case target.Missing && patched:
-		warnings = append(warnings, fmt.Sprintf("%s: there is no %s yet, and the spread waits for it, %s", path, workloadName(spread), untried))
-	case target.Missing:
-		warnings = append(warnings, fmt.Sprintf("%s: there is no %s yet, and the spread waits for it", path, workloadName(spread)))
-	case target.Unread != "" && patched:
-		warnings = append(warnings, fmt.Sprintf("%s: %s cannot be read, %s: %s", path, workloadName(spread), untried, target.Unread))
-	case target.Unread != "":
-		warnings = append(warnings, fmt.Sprintf("%s: %s cannot be read: %s", path, workloadName(spread), target.Unread))
-	case target.Whole && target.Template == nil && patched:
-		warnings = append(warnings, fmt.Sprintf("%s: %s has no pod template at spec.template, %s", path, workloadName(spread), untried))
+	problem, untried := known.Target.Problem, ""
+	if hasPatch(spread) {
+		untried = ", so the patches were not tried on its pods"
+		if known.Target.Read && known.Target.Template == nil {
+			problem = workloadName(spread) + " has no pod template at spec.template"
+		}
+	}
+	if problem != "" {
+		warnings = append(warnings, fmt.Sprintf("%s: %s%s", path, problem, untried))
 	}
 	return warnings, errs
 }

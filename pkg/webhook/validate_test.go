@@ -110,26 +110,26 @@ func TestValidateSpread(t *testing.T) {
 			wantWarnings: []string{"spec.subsets[0]: has no maxReplicas"},
 		},
 		"a workload that is not there yet is a warning": {
-			spread: web, known: Known{Target: Target{Missing: true}},
+			spread: web, known: Known{Target: Target{Problem: "there is no Deployment web yet, and the spread waits for it"}},
 			wantWarnings: []string{"spec.targetRef: there is no Deployment web yet"},
 		},
 		"a workload that is not there yet leaves patches untried": {
-			spread: changed(web, patchedBy(`{}`, `{"spec":{"hostname":"x"}}`)), known: Known{Target: Target{Missing: true}},
+			spread: changed(web, patchedBy(`{}`, `{"spec":{"hostname":"x"}}`)), known: Known{Target: Target{Problem: "there is no Deployment web yet, and the spread waits for it"}},
 			wantWarnings: []string{"spec.targetRef: there is no Deployment web yet, and the spread waits for it, so the patches were not tried on its pods"},
 		},
 		"a workload that cannot be read is a warning": {
-			spread: web, known: Known{Target: Target{Unread: "it is away"}},
+			spread: web, known: Known{Target: Target{Problem: "Deployment web cannot be read: it is away"}},
 			wantWarnings: []string{"spec.targetRef: Deployment web cannot be read: it is away"},
 		},
 		"a workload that cannot be read leaves patches untried": {
-			spread: changed(web, patchedBy(`{}`, `{"spec":{"hostname":"x"}}`)), known: Known{Target: Target{Unread: "it is away"}},
-			wantWarnings: []string{"spec.targetRef: Deployment web cannot be read, so the patches were not tried on its pods: it is away"},
+			spread: changed(web, patchedBy(`{}`, `{"spec":{"hostname":"x"}}`)), known: Known{Target: Target{Problem: "Deployment web cannot be read: it is away"}},
+			wantWarnings: []string{"spec.targetRef: Deployment web cannot be read: it is away, so the patches were not tried on its pods"},
 		},
 		"a workload without a template leaves patches untried": {
-			spread: changed(web, patchedBy(`{}`, `{"spec":{"hostname":"x"}}`)), known: Known{Target: Target{Whole: true}},
+			spread: changed(web, patchedBy(`{}`, `{"spec":{"hostname":"x"}}`)), known: Known{Target: Target{Read: true}},
 			wantWarnings: []string{"spec.targetRef: Deployment web has no pod template at spec.template, so the patches were not tried on its pods"},
 		},
-		"a workload without a template is as good as any for a spread without patches": {spread: web, known: Known{Target: Target{Whole: true}}},
+		"a workload without a template is as good as any for a spread without patches": {spread: web, known: Known{Target: Target{Read: true}}},
 		"a child of a UnitedDeployment is divided already": {
 			spread: web, known: Known{Target: Target{United: "shop"}},
 			wantErrors: []string{"spec.targetRef: Forbidden: Deployment web is a child of UnitedDeployment shop, which divides its pods over subsets already; put the numbers into spec.topology.subsets"},
