@@ -681,11 +681,11 @@ func TestAPatchWhoseTargetIsPendingWaitsUntried(t *testing.T) {
 		expect(t, targeting("{apiVersion: apps/v1, kind: Deployment, name: later}"), "spec.targetRef: there is no Deployment later yet, and the spread waits for it"+untried)
 	})
 	t.Run("for a kind that is not there", func(t *testing.T) {
-		expect(t, targeting(other), "spec.targetRef: Convoy web cannot be read"+untried+": the API server has no kind Convoy in nobody.example.com/v1; install it or correct the target")
+		expect(t, targeting(other), "spec.targetRef: Convoy web cannot be read: the API server has no kind Convoy in nobody.example.com/v1; install it or correct the target"+untried)
 	})
 	apply(t, ns, fleets.definition())
 	t.Run("for a kind that Berth may not read", func(t *testing.T) {
-		expect(t, targeting(fleet), "spec.targetRef: Fleet web cannot be read"+untried+": Berth may not get it; create a ClusterRole with get, list and watch")
+		expect(t, targeting(fleet), "spec.targetRef: Fleet web cannot be read: Berth may not get it; create a ClusterRole with get, list and watch")
 	})
 	apply(t, ns, fleets.reader())
 	t.Run("for one of a custom kind that is not there", func(t *testing.T) {
