@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,8 +16,8 @@ import (
 )
 
 // tryPatch applies a patch to a pod of the template. The API server's own validation then shows what is wrong with the result and was not wrong
-// before. An error has the path of the part of the patch that causes it, and names the field in the pod. tryPatch returns the pod before and after.
-// After is nil if the patch could not be applied.
+// before. An error has the path of the patch, and names the field in the pod. tryPatch returns the pod before and after. After is nil if the patch could
+// not be applied.
 //
 // The pod is defaulted before it is patched, as at admission: some defaults conflict with patches.
 func tryPatch(patch *subset.Patch, template *corev1.PodTemplateSpec, namespace string, path *field.Path) (before, after *corev1.Pod, errs field.ErrorList) {
@@ -29,22 +30,35 @@ func tryPatch(patch *subset.Patch, template *corev1.PodTemplateSpec, namespace s
 	}
 	known := map[string]int{}
 	for _, e := range podErrors(before) {
-		_, inPod := patch.Locate(before, e.Field)
-		known[inPod+": "+e.ErrorBody()]++
+		known[nameIn(before, e.Field)+": "+e.ErrorBody()]++
 	}
 	for _, e := range podErrors(after) {
-		inPatch, inPod := patch.Locate(after, e.Field)
-		if key := inPod + ": " + e.ErrorBody(); known[key] > 0 {
+		at := nameIn(after, e.Field)
+		if key := at + ": " + e.ErrorBody(); known[key] > 0 {
 			known[key]--
 			continue
 		}
-		detail := "at " + inPod + " of the patched pod"
+		detail := "at " + at + " of the patched pod"
 		if e.Detail != "" {
 			detail += ": " + e.Detail
 		}
-		errs = append(errs, &field.Error{Type: e.Type, Field: inPatch.String(), BadValue: e.BadValue, Detail: detail})
+		errs = append(errs, &field.Error{Type: e.Type, Field: path.String(), BadValue: e.BadValue, Detail: detail})
 	}
 	return before, after, errs
+}
+
+// nameIn is a field of a pod with the names of containers and volumes in place of their indexes, which a patch changes.
+func nameIn(pod *corev1.Pod, at string) string {
+	for i := range pod.Spec.Containers {
+		at = strings.Replace(at, fmt.Sprintf("spec.containers[%d]", i), fmt.Sprintf("spec.containers[%s]", pod.Spec.Containers[i].Name), 1)
+	}
+	for i := range pod.Spec.InitContainers {
+		at = strings.Replace(at, fmt.Sprintf("spec.initContainers[%d]", i), fmt.Sprintf("spec.initContainers[%s]", pod.Spec.InitContainers[i].Name), 1)
+	}
+	for i := range pod.Spec.Volumes {
+		at = strings.Replace(at, fmt.Sprintf("spec.volumes[%d]", i), fmt.Sprintf("spec.volumes[%s]", pod.Spec.Volumes[i].Name), 1)
+	}
+	return at
 }
 
 // podErrors are the API server's errors for the creation of a pod.

@@ -75,39 +75,39 @@ func TestPatchesAreTriedOnThePodsOfTheWorkload(t *testing.T) {
 			template: strings.Replace(template, "resources: {limits", "resources: {requests: {cpu: 600m}, limits", 1),
 			patch:    `{spec: {containers: [{name: main, resources: {limits: {cpu: 300m}}}]}}`,
 			want: []string{
-				`spec.subsets[0].patch.spec.containers[0].resources: Invalid value: "600m": at spec.containers[main].resources.requests of the patched pod: must be less than or equal to cpu limit of 300m`,
+				`spec.subsets[0].patch: Invalid value: "600m": at spec.containers[main].resources.requests of the patched pod: must be less than or equal to cpu limit of 300m`,
 			},
 		},
 		"a new container without what a container has": {
 			patch: `{spec: {containers: [{name: Sidecar}]}}`,
 			want: []string{
-				`spec.subsets[0].patch.spec.containers[0].name: Invalid value: "Sidecar": at spec.containers[Sidecar].name of the patched pod: a lowercase RFC 1123 label`,
-				`spec.subsets[0].patch.spec.containers[0]: Required value: at spec.containers[Sidecar].image of the patched pod`,
+				`spec.subsets[0].patch: Invalid value: "Sidecar": at spec.containers[Sidecar].name of the patched pod: a lowercase RFC 1123 label`,
+				`spec.subsets[0].patch: Required value: at spec.containers[Sidecar].image of the patched pod`,
 			},
 		},
 		"a value beside the source of the template": {
 			patch: `{spec: {containers: [{name: main, env: [{name: SECRET, value: open}]}]}}`,
 			want: []string{
-				`spec.subsets[0].patch.spec.containers[0].env[0]: Invalid value: "": at spec.containers[main].env[SECRET].valueFrom of the patched pod: may not be specified when ` + "`value` is not empty",
+				`spec.subsets[0].patch: Invalid value: "": at spec.containers[main].env[0].valueFrom of the patched pod: may not be specified when ` + "`value` is not empty",
 			},
 		},
 		"a second handler of a probe": {
 			patch: `{spec: {containers: [{name: main, livenessProbe: {exec: {command: [x]}}}]}}`,
 			want: []string{
-				`spec.subsets[0].patch.spec.containers[0].livenessProbe: Forbidden: at spec.containers[main].livenessProbe.httpGet of the patched pod: may not specify more than 1 handler type`,
+				`spec.subsets[0].patch: Forbidden: at spec.containers[main].livenessProbe.httpGet of the patched pod: may not specify more than 1 handler type`,
 			},
 		},
 		"a volume of two types": {
 			patch: `{spec: {volumes: [{name: data, hostPath: {path: /data}}]}}`,
 			want: []string{
-				`spec.subsets[0].patch.spec.volumes[0].hostPath: Forbidden: at spec.volumes[data].hostPath of the patched pod: may not specify more than 1 volume type`,
-				`spec.subsets[0].patch.spec: Not found: "data": at spec.containers[main].volumeMounts[/data].name of the patched pod`,
+				`spec.subsets[0].patch: Forbidden: at spec.volumes[data].hostPath of the patched pod: may not specify more than 1 volume type`,
+				`spec.subsets[0].patch: Not found: "data": at spec.containers[main].volumeMounts[0].name of the patched pod`,
 			},
 		},
 		"a volume that is removed under its mount": {
 			patch: `{spec: {volumes: [{name: data, $patch: delete}]}}`,
 			want: []string{
-				`spec.subsets[0].patch.spec: Not found: "data": at spec.containers[main].volumeMounts[/data].name of the patched pod`,
+				`spec.subsets[0].patch: Not found: "data": at spec.containers[main].volumeMounts[0].name of the patched pod`,
 			},
 		},
 		"all containers are removed": {
@@ -117,16 +117,16 @@ func TestPatchesAreTriedOnThePodsOfTheWorkload(t *testing.T) {
 		"values that no pod may have": {
 			patch: `{spec: {restartPolicy: Sometimes, hostname: Not_A_Name, terminationGracePeriodSeconds: -1, nodeSelector: {"not a key!": x}}}`,
 			want: []string{
-				`spec.subsets[0].patch.spec.restartPolicy: Unsupported value: "Sometimes": at spec.restartPolicy of the patched pod: supported values: "Always"`,
-				`spec.subsets[0].patch.spec.nodeSelector: Invalid value: "not a key!": at spec.nodeSelector of the patched pod: name part must consist of`,
-				`spec.subsets[0].patch.spec.hostname: Invalid value: "Not_A_Name": at spec.hostname of the patched pod: a lowercase RFC 1123 label`,
+				`spec.subsets[0].patch: Unsupported value: "Sometimes": at spec.restartPolicy of the patched pod: supported values: "Always"`,
+				`spec.subsets[0].patch: Invalid value: "not a key!": at spec.nodeSelector of the patched pod: name part must consist of`,
+				`spec.subsets[0].patch: Invalid value: "Not_A_Name": at spec.hostname of the patched pod: a lowercase RFC 1123 label`,
 			},
 		},
 		"privileged containers are for the API server to judge": {patch: `{spec: {containers: [{name: main, securityContext: {privileged: true}}]}}`},
 		"more annotations than a pod has room for, with those of the template": {
 			template: strings.Replace(template, "metadata:", "metadata: \n  annotations: {a: "+strings.Repeat("x", 200<<10)+"}", 1),
 			patch:    `{metadata: {annotations: {b: ` + strings.Repeat("x", 100<<10) + `}}}`,
-			want:     []string{`spec.subsets[0].patch.metadata.annotations: Too long: at metadata.annotations of the patched pod: may not be more than 262144 bytes`},
+			want:     []string{`spec.subsets[0].patch: Too long: at metadata.annotations of the patched pod: may not be more than 262144 bytes`},
 		},
 		"a label by which the workload selects its pods is set": {
 			patch: `{metadata: {labels: {app: other, tier: back}}}`,
@@ -140,7 +140,7 @@ func TestPatchesAreTriedOnThePodsOfTheWorkload(t *testing.T) {
 		"errors of the patch are found among those of the template": {
 			template: brokenTemplate,
 			patch:    `{spec: {containers: [{name: sidecar, image: " "}]}}`,
-			want:     []string{`spec.subsets[0].patch.spec.containers[0].image: Invalid value: " ": at spec.containers[sidecar].image of the patched pod: must not have leading or trailing whitespace`},
+			want:     []string{`spec.subsets[0].patch: Invalid value: " ": at spec.containers[sidecar].image of the patched pod: must not have leading or trailing whitespace`},
 		},
 		"an error of the template may be mended by the patch": {template: brokenTemplate, patch: `{spec: {containers: [{name: main, image: x}]}}`},
 	}
@@ -175,14 +175,14 @@ func TestAPatchThatDoesNotFitTheWorkloadAnyMore(t *testing.T) {
 		change               func(*v1beta1.WorkloadSpreadSpec)
 		wantWarned, wantErrs string
 	}{
-		"is a warning while something else is changed": {func(spec *v1beta1.WorkloadSpreadSpec) { spec.Subsets[0].MaxReplicas = nil }, "spec.subsets[0].patch.spec.volumes[0].hostPath: Forbidden", ""},
+		"is a warning while something else is changed": {func(spec *v1beta1.WorkloadSpreadSpec) { spec.Subsets[0].MaxReplicas = nil }, "spec.subsets[0].patch: Forbidden", ""},
 		"also in another place": {
 			func(spec *v1beta1.WorkloadSpreadSpec) {
 				spec.Subsets[0], spec.Subsets[1] = spec.Subsets[1], spec.Subsets[0]
-			}, "spec.subsets[1].patch.spec.volumes[0].hostPath: Forbidden", "",
+			}, "spec.subsets[1].patch: Forbidden", "",
 		},
-		"is an error once it is changed itself": {patchedBy(also), "", "spec.subsets[0].patch.spec.volumes[0].hostPath: Forbidden"},
-		"is an error in another subset":         {patchedBy(`{}`, gone), "", "spec.subsets[1].patch.spec.volumes[0].hostPath: Forbidden"},
+		"is an error once it is changed itself": {patchedBy(also), "", "spec.subsets[0].patch: Forbidden"},
+		"is an error in another subset":         {patchedBy(`{}`, gone), "", "spec.subsets[1].patch: Forbidden"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestPatchesAreTriedAlsoIfTheSpreadIsInvalidElsewhere(t *testing.T) {
 	_, errs := ValidateSpread(spread, nil, Known{Target: Target{Read: true, Template: templateOfYAML(t, template)}})
 	expectEachToContain(t, "errors", []string{
 		"spec.subsets[0].tolerations[0].operator", "spec.subsets[0].patch.spec.nodeName: Forbidden",
-		"spec.subsets[1].patch.spec.containers[0]: Required value: at spec.containers[sidecar].image of the patched pod",
+		"spec.subsets[1].patch: Required value: at spec.containers[sidecar].image of the patched pod",
 	}, texts(errs))
 }
 
