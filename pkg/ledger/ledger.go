@@ -256,31 +256,6 @@ func (l *Ledger) Namespaces() sets.Set[string] { return sets.KeySet(l.perNamespa
 // HasSpreads is true if there is a spread in the namespace.
 func (l *Ledger) HasSpreads(namespace string) bool { return l.perNamespace[namespace] > 0 }
 
-// Signature is equal for pods that may use the same nodes, as far as their spread decides. It is zero for a pod without a spread.
-type Signature struct {
-	Spread     types.UID
-	Generation int64
-	// Subset by index in this generation.
-	Subset int
-	// Own tolerations of the pod.
-	Own []corev1.Toleration
-}
-
-// SignatureOf a pod. False if its subset is not known yet, or if it has found a node.
-func (l *Ledger) SignatureOf(uid types.UID) (Signature, bool) {
-	e := l.pods[uid]
-	switch {
-	case e == nil || e.stage > Claimed:
-		return Signature{}, false
-	case e.account == nil:
-		_, missing := l.resolve(e)
-		return Signature{}, missing == nil
-	default:
-		spread := e.account.active()
-		return Signature{spread.UID, spread.Generation, e.index(), e.own}, e.stage == Claimed
-	}
-}
-
 // Replicas of a workload, as its quotas are computed from them. False if no spread divides the workload, or if they are not known.
 func (l *Ledger) Replicas(of Workload) (int32, bool) {
 	a := l.accounts[of]

@@ -270,9 +270,3 @@ func (b *book) namespaces() []string {
 	defer b.mu.Unlock()
 	return sets.List(b.ledger.Namespaces())
 }
-
-func (b *book) signature(uid types.UID) (ledger.Signature, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.ledger.SignatureOf(uid)
-}

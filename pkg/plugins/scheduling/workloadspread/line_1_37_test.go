@@ -36,16 +36,6 @@ func preemptionThat(takes func()) (*defaultpreemption.DefaultPreemption, func(co
 	}
 }
 
-// PodGroupStates and the others implement fwk.SharedLister.
-func (b *batch) PodGroupStates() fwk.PodGroupStateLister { return b.snapshot.PodGroupStates() }
-func (b *batch) PodGroups() fwk.PodGroupLister           { return b.snapshot.PodGroups() }
-func (b *batch) CompositePodGroupStates() fwk.CompositePodGroupStateLister {
-	return b.snapshot.CompositePodGroupStates()
-}
-func (b *batch) CompositePodGroups() fwk.CompositePodGroupLister {
-	return b.snapshot.CompositePodGroups()
-}
-
 func groupOf(t *testing.T, priority int32, names ...string) preemption.Victim {
 	t.Helper()
 	var infos []fwk.PodInfo

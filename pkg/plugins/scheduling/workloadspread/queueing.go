@@ -196,16 +196,11 @@ func claims(pod *corev1.Pod, claim *resourcev1.ResourceClaim) bool {
 // mayRetry is true for one exhausted pod of each class, for each change that may have made room. If that pod finds a node, the next one is woken.
 func (s *Spread) mayRetry(event ledger.ClusterChanged) bool { return s.book.apply(event).OK }
 
-// SignPod signs what decides, beside the pod's spec, on which nodes the pod fits and how they rank: the subset that it chose. A pod whose subset is
-// not known has no signature, so that no result of another pod is used for it. Later versions of kube-scheduler ask before the pod's cycle, when that
-// is so.
+// SignPod signs pods in namespaces without a spread: nothing here decides where they go. A pod of a spread has no signature, so that no result of another pod
+// is used for it: later versions of kube-scheduler ask before the pod's cycle, when its subset is not known.
 func (s *Spread) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	if owner := workload.ControllerOf(pod); owner == nil || workload.EndsChain(owner.Kind) {
-		return []fwk.SignFragment{{Key: Name, Value: ledger.Signature{}}}, nil // no spread can divide it
+	if owner := workload.ControllerOf(pod); owner != nil && !workload.EndsChain(owner.Kind) && s.book.hasSpreads(pod.Namespace) {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "a spread may divide the pod")
 	}
-	signature, known := s.book.signature(pod.UID)
-	if !known {
-		return nil, fwk.NewStatus(fwk.Unschedulable, "the pod's subset is not known before its cycle")
-	}
-	return []fwk.SignFragment{{Key: Name, Value: signature}}, nil
+	return []fwk.SignFragment{{Key: Name, Value: ""}}, nil
 }
