@@ -17,9 +17,6 @@ func warnings(policy *Policy, spec *v1beta1.WorkloadSpreadSpec, path *field.Path
 	subsets := path.Child("subsets")
 	all := warnOfUnreached(policy, subsets)
 	all = append(all, warnOfSameNodes(policy, subsets)...)
-	for i := range spec.Subsets {
-		all = append(all, warnOfPreferences(&spec.Subsets[i], subsets.Index(i))...)
-	}
 	return append(all, warnOfAdaptive(policy, &spec.ScheduleStrategy, path.Child("scheduleStrategy"))...)
 }
 
@@ -62,35 +59,12 @@ func hasMinimum(s Subset) bool { return s.Min.kind != unlimited && s.Min.value >
 func warnOfSameNodes(policy *Policy, path *field.Path) []string {
 	var all []string
 	for i := range policy.Subsets {
-		if j := policy.firstWithNodesOf(i); j != None {
+		term := policy.Subsets[i].term
+		if j := slices.IndexFunc(policy.Subsets[:i], func(s Subset) bool {
+			return term != nil && s.term != nil && implies(term, s.term) && implies(s.term, term)
+		}); j >= 0 {
 			all = append(all, fmt.Sprintf("%s: selects the same nodes as %s; pods there that Berth did not bind count in the first of the two",
 				path.Index(i).Child("requiredNodeSelector"), path.Index(j)))
-		}
-	}
-	return all
-}
-
-// firstWithNodesOf is the first subset before this one that has the same term, or None.
-func (p *Policy) firstWithNodesOf(subset int) int {
-	term := p.Subsets[subset].term
-	for i := range p.Subsets[:subset] {
-		if other := p.Subsets[i].term; term != nil && other != nil && implies(term, other) && implies(other, term) {
-			return i
-		}
-	}
-	return None
-}
-
-func warnOfPreferences(spec *v1beta1.Subset, path *field.Path) []string {
-	var all []string
-	for i := range spec.PreferredNodeSelector {
-		preference := &spec.PreferredNodeSelector[i].Preference
-		at := path.Child("preferredNodeSelector").Index(i).Child("preference")
-		switch required := spec.RequiredNodeSelector; {
-		case isEmpty(preference):
-			all = append(all, fmt.Sprintf("%s: is empty and matches no node, so it has no effect", at))
-		case required != nil && implies(required, preference):
-			all = append(all, fmt.Sprintf("%s: every node of the subset matches it, as requiredNodeSelector says the same, so it has no effect", at))
 		}
 	}
 	return all
@@ -205,51 +179,14 @@ func (p *Policy) BlockedRollout(replicas int32, maxUnavailable *int32) string {
 		replicas-*maxUnavailable, replicas, slots, int64(replicas)-slots+1)
 }
 
-// WarningsAmong are about a cluster with these nodes, of which only names and labels are read. Path is that of the spec.
-func (p *Policy) WarningsAmong(nodes []*corev1.Node, path *field.Path) []string {
-	held, shared := p.holders(nodes)
-	var all []string
+// WarningsAmong are about a cluster with these nodes, of which only labels are read. Path is that of the spec.
+func (p *Policy) WarningsAmong(nodes []*corev1.Node, path *field.Path) (all []string) {
 	for i := range p.Subsets {
-		at := path.Child("subsets").Index(i).Child("requiredNodeSelector")
-		switch {
-		case p.Subsets[i].required == nil:
-		case !held.Has(i):
-			all = append(all, fmt.Sprintf("%s: no node matches now", at))
-		case shared[i].node != nil && p.firstWithNodesOf(i) == None:
-			all = append(all, fmt.Sprintf("%s: selects nodes that %s selects too, such as %s; pods there that Berth did not bind count in the first of the two",
-				at, path.Child("subsets").Index(shared[i].with), shared[i].node.Name))
+		if s := &p.Subsets[i]; !s.SelectsAllNodes() && !slices.ContainsFunc(nodes, s.Holds) {
+			all = append(all, fmt.Sprintf("%s: no node matches now", path.Child("subsets").Index(i).Child("requiredNodeSelector")))
 		}
 	}
 	return all
-}
-
-// sharing is a node that a subset shares with an earlier one. The zero value means none.
-type sharing struct {
-	with int
-	node *corev1.Node
-}
-
-// holders are the subsets with a term that select some node. For each it returns the first earlier subset with a term that selects one of the same
-// nodes, with the node whose name sorts first.
-func (p *Policy) holders(nodes []*corev1.Node) (held Mask, shared []sharing) {
-	shared = make([]sharing, len(p.Subsets))
-	for _, node := range nodes {
-		var of Mask
-		for i := range p.Subsets {
-			if s := &p.Subsets[i]; s.required != nil && s.Holds(node) {
-				of = of.With(i)
-			}
-		}
-		held |= of
-		first := of.First()
-		for i := first + 1; i < len(p.Subsets); i++ {
-			known := &shared[i]
-			if of.Has(i) && (known.node == nil || first < known.with || first == known.with && node.Name < known.node.Name) {
-				*known = sharing{first, node}
-			}
-		}
-	}
-	return held, shared
 }
 
 // HasNodeFor is true if the subset, and the pod's own nodeSelector and required node affinity, select one of the nodes.

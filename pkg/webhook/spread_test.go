@@ -343,9 +343,6 @@ func TestNodesAreReadFromTheCacheIfASubsetSelectsAny(t *testing.T) {
 		"those that are not there are missed": {
 			selects, cacheOf(t, deployment, node("n1", "disk")), []string{"spec.subsets[1].requiredNodeSelector: no node matches now"},
 		},
-		"those of two subsets are named": {
-			selects, cacheOf(t, deployment, node("n1", "disk", "pool")), []string{"spec.subsets[1].requiredNodeSelector: selects nodes that spec.subsets[0] selects too, such as n1"},
-		},
 		"a spread that selects none does not ask":            {spreadOf("web", "web", 1), noNodes{cacheOf(t, deployment)}, nil},
 		"if they cannot be read, nothing is said about them": {selects, noNodes{cacheOf(t, deployment)}, nil},
 	}

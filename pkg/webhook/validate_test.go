@@ -159,10 +159,6 @@ func TestValidateSpread(t *testing.T) {
 			spread: changed(web, selecting("disk", "pool")), known: Known{Nodes: []*corev1.Node{labelled("n1", "pool")}},
 			wantWarnings: []string{"spec.subsets[0].requiredNodeSelector: no node matches now"},
 		},
-		"subsets that share a node are a warning": {
-			spread: changed(web, selecting("disk", "pool")), known: Known{Nodes: []*corev1.Node{labelled("n1", "pool", "disk")}},
-			wantWarnings: []string{"spec.subsets[1].requiredNodeSelector: selects nodes that spec.subsets[0] selects too, such as n1"},
-		},
 		"with no node in the cluster there is none for the subsets": {
 			spread: changed(web, selecting("disk", "pool")), known: Known{Nodes: []*corev1.Node{}},
 			wantWarnings: []string{"spec.subsets[0].requiredNodeSelector: no node matches now", "spec.subsets[1].requiredNodeSelector: no node matches now"},
