@@ -69,21 +69,17 @@ var Extend func([]schedulerapi.KubeSchedulerProfile, frameworkruntime.Registry) 
 `},
 }
 
-// change makes a copy of the module with Berth's plugins, and a go.mod that names it. It returns the go.mod.
-func change(ctx context.Context, dir string) (string, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return "", err
-	}
+// kubernetes is the directory of the module k8s.io/kubernetes.
+func kubernetes(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
 	if err != nil {
 		return "", fmt.Errorf("finding the module k8s.io/kubernetes: %w", err)
 	}
-	module := strings.TrimSpace(string(out))
-	made := filepath.Join(dir, filepath.Base(module))
-	if err := os.CopyFS(made, os.DirFS(module)); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", fmt.Errorf("copying the module: %w", err)
-	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// edited is the file of the module that makes schedulers, with the edits.
+func edited(module string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(module, scheduler))
 	if err != nil {
 		return "", err
@@ -94,6 +90,27 @@ func change(ctx context.Context, dir string) (string, error) {
 			return "", fmt.Errorf("%s has this text %d times, want once:\n%s", scheduler, n, edit[0])
 		}
 		changed = strings.Replace(changed, edit[0], edit[1], 1)
+	}
+	return changed, nil
+}
+
+// change makes a copy of the module with Berth's plugins, and a go.mod that names it. It returns the go.mod.
+func change(ctx context.Context, dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	module, err := kubernetes(ctx)
+	if err != nil {
+		return "", err
+	}
+	made := filepath.Join(dir, filepath.Base(module))
+	if err := os.CopyFS(made, os.DirFS(module)); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", fmt.Errorf("copying the module: %w", err)
+	}
+	changed, err := edited(module)
+	if err != nil {
+		return "", err
 	}
 	plugins, err := os.ReadFile("testdata/berth.go")
 	if err != nil {
