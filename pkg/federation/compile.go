@@ -43,6 +43,7 @@ func Compile(frs *v1alpha1.FederatedReplicaSet) (*Policy, field.ErrorList) {
 	p := &Policy{
 		Namespace: frs.Namespace, Name: frs.Name, LabelSelector: spec.Selector,
 		Replicas: ptr.Deref(spec.Replicas, defaultReplicas), MinReadySeconds: spec.MinReadySeconds,
+		TakeOver:      frs.Annotations[v1alpha1.TakeOverAnnotation] == "true",
 		Unschedulable: defaultUnschedulable, Retry: defaultRetry, Lost: allocation.LostAfter,
 	}
 	errs := slices.Concat(notNegative(path.Child("replicas"), p.Replicas), notNegative(path.Child("minReadySeconds"), p.MinReadySeconds))

@@ -28,6 +28,8 @@ type Member struct {
 	Reachable bool
 	// Since is when Reachable last changed. Zero if that is not known.
 	Since time.Time
+	// Cordoned is true if the cluster gets no more replicas, and Drained if those that it has move to others.
+	Cordoned, Drained bool
 	// Lives is true if the cluster is not reachable although nothing says that it is down: it refuses the hub, and somebody has to mend that. Then others do not run its replicas.
 	Lives bool
 	// Why says what somebody has to do before the cluster is reachable. Empty if nobody knows.

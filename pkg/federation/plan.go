@@ -130,7 +130,7 @@ func (r *round) gather() {
 		bounds, wanted := r.BoundsOf(name)
 		m := members[name]
 		if m != nil && m.Reachable {
-			if wanted || m.Local != nil {
+			if wanted = wanted && !m.Drained; wanted || m.Local != nil {
 				r.places = append(r.places, &place{Member: m, bounds: bounds, leaving: !wanted, before: was, hash: r.hash(name)})
 			}
 			continue
@@ -455,8 +455,11 @@ func (r *round) claim(pl *place, rebalance bool) allocation.Claim {
 			c.Max = min(max(c.Min, pl.firm), pl.bounds.Max)
 		}
 	}
-	if pl.leaving || pl.Taken {
+	switch {
+	case pl.leaving || pl.Taken:
 		c.Min, c.Max = 0, 0
+	case pl.Cordoned:
+		c.Min, c.Max = min(c.Min, pl.asked), min(c.Max, pl.asked)
 	}
 	return c
 }

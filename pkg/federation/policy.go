@@ -23,6 +23,8 @@ type Policy struct {
 	Template map[string]any
 	// Shape is the same for templates that need the same of a node.
 	Shape string
+	// TakeOver is true if ReplicaSets of the name may have been another FederatedReplicaSet's.
+	TakeOver bool
 	// Rebalance lets running replicas move.
 	Rebalance bool
 	// Clusters by name, or v1alpha1.AnyCluster.

@@ -112,7 +112,9 @@ func sinceOf(before *v1alpha1.ClusterStatus, state v1alpha1.ClusterState, now ti
 func (r *round) stateOf(pl *place) (v1alpha1.ClusterState, string) {
 	switch {
 	case pl.Taken:
-		return v1alpha1.ClusterNameTaken, fmt.Sprintf("has another ReplicaSet %s in namespace %s; delete it, or let Berth take it over with the labels %s=true and %s=true", r.Name, r.Namespace, v1alpha1.AdoptLabel, v1alpha1.HubLabel)
+		return v1alpha1.ClusterNameTaken, fmt.Sprintf("has another ReplicaSet %s in namespace %s; delete it, or let Berth take it over with the labels %s=true and %s=true, or those of an earlier hub with the annotation %s=true of the FederatedReplicaSet", r.Name, r.Namespace, v1alpha1.AdoptLabel, v1alpha1.HubLabel, v1alpha1.TakeOverAnnotation)
+	case pl.leaving && pl.Drained:
+		return v1alpha1.ClusterLeaving, "is drained; its replicas go when those of other clusters are available"
 	case pl.leaving:
 		return v1alpha1.ClusterLeaving, "has no entry in the preferences; its replicas go when those of other clusters are available"
 	case pl.returned && pl.asked > pl.share:
@@ -121,6 +123,8 @@ func (r *round) stateOf(pl *place) (v1alpha1.ClusterState, string) {
 		return v1alpha1.ClusterFull, pl.before.Message
 	case pl.full:
 		return v1alpha1.ClusterFull, fmt.Sprintf("pods found no node; it gets more than %d replicas from %s on", pl.figure.Replicas, pl.figure.RetryTime.UTC().Format(time.RFC3339))
+	case pl.Cordoned:
+		return v1alpha1.ClusterReady, "is cordoned; it gets no more replicas"
 	default:
 		return v1alpha1.ClusterReady, ""
 	}

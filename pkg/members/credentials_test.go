@@ -147,7 +147,7 @@ func TestTheHubWarnsOnceBeforeCredentialsEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var warnings []string
-			l := &link{status: Status{Name: "m"}, expires: expiryOf(&rest.Config{BearerToken: tc.token}), warn: func(_, message string) { warnings = append(warnings, message) }}
+			l := &link{status: Status{Name: "m", Expires: expiryOf(&rest.Config{BearerToken: tc.token})}, warn: func(_, message string) { warnings = append(warnings, message) }}
 			l.warnOfExpiry()
 			l.warnOfExpiry()
 			if len(warnings) != tc.warnings {

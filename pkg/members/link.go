@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/util/connrotation"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
+	inventory "sigs.k8s.io/cluster-inventory-api/apis/v1alpha1"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -69,10 +70,9 @@ type link struct {
 	// changed is called with every change of the state, and with changes in the member while it is ready. It must not block.
 	changed func(Status, Change)
 
-	// warn tells the operator of the hub, and expires is when the credentials end, or zero. Once they end within expiryNotice, warned is true. Only the link's goroutine uses them.
-	warn    func(reason, message string)
-	expires time.Time
-	warned  bool
+	// warn tells the operator of the hub. Once the credentials end within expiryNotice, warned is true. Only the link's goroutine uses them.
+	warn   func(reason, message string)
+	warned bool
 
 	cancel context.CancelFunc
 	done   chan struct{} // closed when nothing of it is left
@@ -171,21 +171,23 @@ const expiryNotice = 72 * time.Hour
 
 // warnOfExpiry warns once if the credentials end soon. When they have ended, nobody can scale what runs in the member.
 func (l *link) warnOfExpiry() {
-	if l.warned || l.expires.IsZero() || time.Until(l.expires) > expiryNotice {
+	status, _ := l.get()
+	if l.warned || status.Expires.IsZero() || time.Until(status.Expires) > expiryNotice {
 		return
 	}
 	l.warned = true
-	l.warn("CredentialsEnd", fmt.Sprintf("the credentials for member %s end at %s: renew them before", l.status.Name, l.expires.UTC().Format(time.RFC3339)))
+	l.warn("CredentialsEnd", fmt.Sprintf("the credentials for member %s end at %s: renew them before", status.Name, status.Expires.UTC().Format(time.RFC3339)))
 }
 
-// label takes the labels of the member's ClusterProfile. It is false if they have not changed.
-func (l *link) label(labels map[string]string) bool {
+// label takes the labels and the cordon of the member's ClusterProfile. It is false if they have not changed.
+func (l *link) label(profile *inventory.ClusterProfile) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if maps.Equal(l.status.Labels, labels) {
+	cordon := Cordon(profile.Annotations[v1alpha1.CordonAnnotation])
+	if maps.Equal(l.status.Labels, profile.Labels) && l.status.Cordon == cordon {
 		return false
 	}
-	l.status.Labels = labels
+	l.status.Labels, l.status.Cordon = profile.Labels, cordon
 	return true
 }
 

@@ -378,17 +378,17 @@ func (s *Set) Reconcile(ctx context.Context, request reconcile.Request) (reconci
 	return reconcile.Result{}, nil
 }
 
-// replace starts the link, unless the member has one with the same credentials. It is true if that one has got other labels.
+// replace starts the link, unless the member has one with the same credentials. It is true if that one has got other labels, or another cordon.
 func (s *Set) replace(profile *inventory.ClusterProfile, next *link, invalid error) (relabelled bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
 		return false
 	}
-	next.status = Status{Name: profile.Name, Namespace: profile.Namespace, Labels: profile.Labels, State: Connecting, Since: time.Now()}
+	next.status = Status{Name: profile.Name, Namespace: profile.Namespace, Labels: profile.Labels, Cordon: Cordon(profile.Annotations[v1alpha1.CordonAnnotation]), State: Connecting, Since: time.Now(), Expires: expiryOf(next.config)}
 	if previous := s.links[profile.Name]; previous != nil {
 		if previous.of == next.of {
-			return previous.label(profile.Labels)
+			return previous.label(profile)
 		}
 		previous.cancel()
 		delete(s.claims, previous)
@@ -399,7 +399,7 @@ func (s *Set) replace(profile *inventory.ClusterProfile, next *link, invalid err
 	}
 	next.claim = s.claim(next, profileAge{profile.CreationTimestamp.Time, profile.Name})
 	next.changed = s.tellerOf(profile)
-	next.expires, next.warn = expiryOf(next.config), func(reason, message string) {
+	next.warn = func(reason, message string) {
 		s.events.Eventf(referenceTo(profile), nil, corev1.EventTypeWarning, reason, "Connect", "%s", message)
 	}
 	var ctx context.Context

@@ -41,6 +41,16 @@ func (s State) Lives() bool {
 	return s == Unauthorized || s == UnsupportedVersion || s == Duplicate || s == BadCredentials
 }
 
+// Cordon says whether a member gets replicas. It is the value of v1alpha1.CordonAnnotation on its ClusterProfile; any other value has no effect.
+type Cordon string
+
+const (
+	// Cordoned: it gets no more replicas.
+	Cordoned Cordon = "true"
+	// Drained: it gets no more replicas, and those that it has move to others.
+	Drained Cordon = "drain"
+)
+
 // OldestVersion is the oldest Kubernetes of a member. Its API has everything that the hub uses; see docs/federation-members.md.
 const OldestVersion = "1.33"
 
@@ -50,6 +60,10 @@ type Status struct {
 	Name, Namespace string
 	Labels          map[string]string
 	State           State
+	// Cordon says whether the member gets replicas.
+	Cordon Cordon
+	// Expires is when the credentials end. Zero if they do not say.
+	Expires time.Time
 	// Identity is the same for the same cluster: the UID of its namespace kube-system, and what it proves when the hub connects. Empty if it was never reached, or does not let the hub read the UID.
 	Identity types.UID
 	// Since is when the member became ready, or when it ceased to be. While a member is not ready its state may change, and Since stays: it is the time since

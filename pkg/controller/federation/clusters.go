@@ -22,7 +22,7 @@ var _ Members = clusters{}
 func (c clusters) List() []Member {
 	var all []Member
 	for _, status := range c.Set.List() {
-		m := Member{Name: status.Name, Identity: string(status.Identity), Reachable: status.State == members.Ready, Since: status.Since, Lives: status.State.Lives(), Room: status.Room}
+		m := Member{Name: status.Name, Identity: string(status.Identity), Reachable: status.State == members.Ready, Since: status.Since, Lives: status.State.Lives(), Cordoned: status.Cordon == members.Cordoned, Drained: status.Cordon == members.Drained, Room: status.Room}
 		if status.State != members.Unreachable { // the message of that changes with each attempt
 			m.Why = status.Message
 		}

@@ -46,6 +46,8 @@ type Member struct {
 	Lives bool
 	// Why says what somebody has to do before the cluster is reachable. Empty if it only does not answer.
 	Why string
+	// Cordoned is true if the cluster gets no more replicas, and Drained if those that it has move to others.
+	Cordoned, Drained bool
 	// Room is what Berth in the cluster has reported. Nil if it has reported nothing.
 	Room *model.Room
 }
@@ -89,7 +91,7 @@ func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplic
 	}
 	for i, m := range known {
 		l, of := &all[i], members.Errand{Object: client.ObjectKeyFromObject(frs), Member: m.Name}
-		l.Member = model.Member{Name: m.Name, Identity: m.Identity, Reachable: m.Reachable, Since: m.Since, Lives: m.Lives, Why: m.Why, Room: m.Room}
+		l.Member = model.Member{Name: m.Name, Identity: m.Identity, Reachable: m.Reachable, Since: m.Since, Lives: m.Lives, Why: m.Why, Cordoned: m.Cordoned, Drained: m.Drained, Room: m.Room}
 		if !m.Reachable {
 			continue
 		}
@@ -239,9 +241,10 @@ func isOurs(set *metav1.ObjectMeta, owner types.UID) bool {
 	return set.Labels[v1alpha1.OwnerLabel] == string(owner)
 }
 
-// isAdoptable is true for a ReplicaSet that its owner has labelled for Berth to take over, and whose pods are those that the FederatedReplicaSet selects.
+// isAdoptable is true for a ReplicaSet that its owner has labelled for Berth to take over, or that a hub has made if the FederatedReplicaSet takes such ones over. Its pods are those that the FederatedReplicaSet selects.
 func isAdoptable(set *appsv1.ReplicaSet, policy *model.Policy) bool {
-	return set.Labels[v1alpha1.AdoptLabel] == "true" && metav1.GetControllerOfNoCopy(set) == nil && set.DeletionTimestamp.IsZero() &&
+	may := set.Labels[v1alpha1.AdoptLabel] == "true" || policy.TakeOver && set.Labels[v1alpha1.OwnerLabel] != ""
+	return may && metav1.GetControllerOfNoCopy(set) == nil && set.DeletionTimestamp.IsZero() &&
 		equality.Semantic.DeepEqual(set.Spec.Selector, policy.LabelSelector)
 }
 

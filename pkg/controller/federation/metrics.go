@@ -15,6 +15,8 @@ import (
 var (
 	memberDesc = prometheus.NewDesc("berth_federation_member_state",
 		"1 for the state that a member of the federation has, and 0 for all others: Ready, Connecting, Unreachable, Unauthorized, UnsupportedVersion, Duplicate, BadCredentials.", []string{"member", "state"}, nil)
+	expiryDesc = prometheus.NewDesc("berth_federation_member_credentials_end_timestamp_seconds",
+		"When the credentials of a member end, in seconds since 1970, as far as they say.", []string{"member"}, nil)
 	replicasDesc = prometheus.NewDesc("berth_federatedreplicaset_replicas",
 		"Replicas that a cluster is asked for.", []string{"namespace", "federatedreplicaset", "cluster"}, nil)
 	availableDesc = prometheus.NewDesc("berth_federatedreplicaset_available_replicas",
@@ -130,7 +132,7 @@ func (m *measures) wrote(o operation, r result) {
 
 // Describe implements prometheus.Collector.
 func (m *measures) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{memberDesc, replicasDesc, availableDesc, capacityDesc, clustersDesc, mayExceedDesc, placedDesc, readyDesc, allDesc, writesDesc} {
+	for _, desc := range []*prometheus.Desc{memberDesc, expiryDesc, replicasDesc, availableDesc, capacityDesc, clustersDesc, mayExceedDesc, placedDesc, readyDesc, allDesc, writesDesc} {
 		ch <- desc
 	}
 }
@@ -141,6 +143,9 @@ func (m *measures) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
 	}
 	for _, member := range m.members() {
+		if !member.Expires.IsZero() {
+			gauge(expiryDesc, float64(member.Expires.Unix()), member.Name)
+		}
 		for _, state := range memberStates {
 			gauge(memberDesc, oneIf(member.State == state), member.Name, string(state))
 		}

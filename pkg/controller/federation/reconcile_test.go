@@ -59,7 +59,9 @@ type cluster struct {
 	// server is what the hub reaches of it. Nil if that is api. The cache is not behind it.
 	server client.Client
 	pods   int
-	has    *model.Room
+	// cordoned and drained are what its ClusterProfile says.
+	cordoned, drained bool
+	has               *model.Room
 }
 
 var _ Members = &world{}
@@ -71,7 +73,7 @@ func (w *world) Known(context.Context) bool {
 func (w *world) List() (all []Member) {
 	for _, c := range w.clusters {
 		if !c.unheard {
-			all = append(all, Member{Name: c.name, Reachable: !c.away, Since: c.since, Room: c.has})
+			all = append(all, Member{Name: c.name, Reachable: !c.away, Since: c.since, Cordoned: c.cordoned, Drained: c.drained, Room: c.has})
 		}
 	}
 	return all
@@ -661,6 +663,80 @@ func TestAnotherReplicaSetIsLeftAlone(t *testing.T) {
 	if set = w.set("c"); set.UID != "other" || set.Labels[v1alpha1.OwnerLabel] != "frs" {
 		t.Errorf("got %+v", set.ObjectMeta)
 	}
+}
+
+// TestAHubThatIsSetUpAgain: objects with other UIDs find the ReplicaSets of the earlier ones. They take them over if they may, and no pod ends.
+func TestAHubThatIsSetUpAgain(t *testing.T) {
+	w := newWorld(t, evenly, 100, 100, 100)
+	w.until(time.Minute)
+	w.expect("4 4 4")
+	again := w.frs()
+	w.do(w.hub.Delete(t.Context(), again))
+	again.UID, again.ResourceVersion, again.Status = "another", "", v1alpha1.FederatedReplicaSetStatus{}
+	w.do(w.hub.Create(t.Context(), again))
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) { frs.Spec.Replicas = ptr.To[int32](24) })
+	w.until(time.Minute)
+	w.expect("4 4 4") // they may be in use
+	if c := w.frs().Status.Clusters[0]; c.State != v1alpha1.ClusterNameTaken || !strings.Contains(c.Message, v1alpha1.TakeOverAnnotation) {
+		t.Errorf("got %+v", c)
+	}
+	made := w.cluster("a").pods
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) {
+		frs.Annotations = map[string]string{v1alpha1.TakeOverAnnotation: "true"}
+	})
+	w.until(time.Minute)
+	w.expect("8 8 8")
+	if got := w.set("a").Labels[v1alpha1.OwnerLabel]; got != "another" || w.cluster("a").pods != made+4 {
+		t.Errorf("the ReplicaSet is of %s, with %d more pods", got, w.cluster("a").pods-made)
+	}
+}
+
+// TestAClusterIsCordonedAndDrained: it gets no more replicas, and gives up those that it has after others are available.
+func TestAClusterIsCordonedAndDrained(t *testing.T) {
+	w := newWorld(t, evenly, 100, 100, 100)
+	w.until(time.Minute)
+	c := w.cluster("c")
+	c.cordoned = true
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) { frs.Spec.Replicas = ptr.To[int32](24) })
+	w.until(time.Minute)
+	w.expect("10 10 4")
+	if got := w.frs().Status.Clusters[2]; got.State != v1alpha1.ClusterReady || !strings.Contains(got.Message, "cordoned") {
+		t.Errorf("got %+v", got)
+	}
+	w.expectReason(v1alpha1.ReadyCondition, v1alpha1.ReasonReady)
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) { frs.Spec.Replicas = ptr.To[int32](9) })
+	w.until(time.Minute)
+	w.expect("3 3 3")
+	c.cordoned, c.drained = false, true
+	for range 60 {
+		before := w.frs().Status.AvailableReplicas
+		w.do(w.reconcile())
+		w.live()
+		w.do(w.reconcile())
+		if now := w.frs().Status.AvailableReplicas; now < min(before, 9) {
+			t.Fatalf("%d are available, and %d were before", now, before)
+		}
+		if got := w.frs().Status.Clusters; len(got) == 3 && (got[2].State != v1alpha1.ClusterLeaving || !strings.Contains(got[2].Message, "drained")) {
+			t.Fatalf("got %+v", got[2])
+		}
+	}
+	if w.set("c") != nil {
+		t.Error("its ReplicaSet stays")
+	}
+	w.expect("5 4 0")
+	c.drained = false
+	w.until(time.Minute)
+	w.expect("3 3 3")
+}
+
+// TestTheUserForbidsALoss: with the longest lostSeconds nobody else ever runs the replicas of a cluster.
+func TestTheUserForbidsALoss(t *testing.T) {
+	w := newWorld(t, evenly+", pace: {lostSeconds: 2147483647}", 100, 100, 100)
+	w.until(time.Minute)
+	c := w.cluster("c")
+	c.away, c.since = true, w.passed.Now()
+	w.until(10 * time.Minute)
+	w.expect("4 4 4")
 }
 
 func TestDeletionCascadesOnlyIfAsked(t *testing.T) {

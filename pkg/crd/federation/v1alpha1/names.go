@@ -31,6 +31,11 @@ const (
 	// AdoptLabel on a ReplicaSet in a cluster with the name and namespace of a FederatedReplicaSet lets Berth take it over, if it is "true".
 	AdoptLabel = "federation.berth.dev/adopt"
 
+	// TakeOverAnnotation on a FederatedReplicaSet is "true" if Berth takes over the ReplicaSets of its name that another FederatedReplicaSet has made, in all clusters: the hub was set up again, or the
+	// FederatedReplicaSet was. Nobody else may use them any more.
+	TakeOverAnnotation = "federation.berth.dev/take-over"
+	// CordonAnnotation on a ClusterProfile keeps replicas of FederatedReplicaSets from its cluster: with "true" the cluster gets no more, with "drain" those that it has move to others.
+	CordonAnnotation = "federation.berth.dev/cordon"
 	// AnyCluster is the name in spec.preferences.clusters that stands for every cluster without an entry of its own.
 	AnyCluster = "*"
 
