@@ -177,7 +177,7 @@ $(BIN)/vale: hack/tools/vale/go.mod
 
 # What the chart shares with manifests/ is copied: a chart can only read its own files.
 CHART_SHARES := base/namespace.yaml base/workload-reader.yaml base/users.yaml policy/pods.yaml scheduler/rbac.yaml scheduler/flowschema.yaml scheduler/scheduler-config.yaml \
-	controller/rbac.yaml controller/policy.yaml united/rbac.yaml united/united.yaml $(addprefix sidecar/,apps.kruise.io_sidecarsets.yaml rbac.yaml mutatingwebhookconfiguration.yaml validatingwebhookconfiguration.yaml) $(addprefix federation/hub/,clusterprofiles.yaml federation.berth.dev_federatedreplicasets.yaml rbac.yaml) $(addprefix webhook/,service.yaml certificate.yaml rbac.yaml mutatingwebhookconfiguration.yaml validatingwebhookconfiguration.yaml \
+	controller/rbac.yaml controller/policy.yaml united/rbac.yaml united/united.yaml $(addprefix sidecar/,apps.kruise.io_sidecarsets.yaml rbac.yaml mutatingwebhookconfiguration.yaml validatingwebhookconfiguration.yaml) $(addprefix federation/hub/,clusterprofiles.yaml federation.berth.dev_federatedreplicasets.yaml rbac.yaml policy.yaml) $(addprefix webhook/,service.yaml certificate.yaml rbac.yaml mutatingwebhookconfiguration.yaml validatingwebhookconfiguration.yaml \
 	cert-manager/certificate.yaml) $(addprefix budget/,rbac.yaml flowschema.yaml protection.yaml eviction.yaml mutatingwebhookconfiguration.yaml \
 	validatingwebhookconfiguration.yaml) descheduler/base/rbac.yaml descheduler/base/policy.yaml $(addprefix observe/,podmonitor.yaml token.yaml rules.yaml dashboard.json)
 

@@ -10,7 +10,7 @@ import (
 //go:embed base/namespace.yaml base/workload-reader.yaml base/users.yaml crd/*_*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml controller/policy.yaml united/rbac.yaml united/united.yaml policy/pods.yaml
 //go:embed webhook/rbac.yaml webhook/certificate.yaml budget/rbac.yaml budget/protection.yaml budget/eviction.yaml budget/flowschema.yaml
 //go:embed sidecar/rbac.yaml
-//go:embed descheduler/base/rbac.yaml federation/hub/clusterprofiles.yaml federation/hub/rbac.yaml federation/member/rbac.yaml federation/capacity/room.yaml
+//go:embed descheduler/base/rbac.yaml federation/hub/clusterprofiles.yaml federation/hub/rbac.yaml federation/hub/policy.yaml federation/member/rbac.yaml federation/capacity/room.yaml
 var files embed.FS
 
 // SchedulerConfig is the configuration of the scheduler as it is deployed, without a client connection.
@@ -80,7 +80,7 @@ func Install() [][]byte {
 
 // FederationHub is what a hub needs for its members, in addition to Install.
 func FederationHub() [][]byte {
-	return slices.Concat([][]byte{FederationCRD}, read("federation/hub/clusterprofiles.yaml"), read("federation/hub/rbac.yaml"))
+	return slices.Concat([][]byte{FederationCRD}, read("federation/hub/clusterprofiles.yaml"), read("federation/hub/rbac.yaml"), read("federation/hub/policy.yaml"))
 }
 
 // Sidecars is what SidecarSets need before their webhooks, in addition to Install.

@@ -13,11 +13,15 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
 	inventory "sigs.k8s.io/cluster-inventory-api/apis/v1alpha1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -47,7 +51,7 @@ func TestEachBadInputHasOneMessage(t *testing.T) {
 	const ns = "input"
 	w.room(t, ns, [memberCount]int{lots, lots, lots})
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, inventory.AddToScheme, corev1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, inventory.AddToScheme, corev1.AddToScheme, autoscalingv2.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +146,7 @@ func TestEachBadInputHasOneMessage(t *testing.T) {
 	// Its status says what is wrong with each cluster. The first one has a replica of the other ReplicaSet.
 	w.expect(t, ns, "1 2 2", false)
 	for name, want := range map[string]string{
-		"member-1": "has another ReplicaSet web in namespace input; delete it, or let Berth take it over with the labels federation.berth.dev/adopt=true and federation.berth.dev/hub=true",
+		"member-1": "has another ReplicaSet web in namespace input; delete it, or let Berth take it over with the labels federation.berth.dev/adopt=true and federation.berth.dev/hub=true, or those of an earlier hub with the annotation federation.berth.dev/take-over=true of the FederatedReplicaSet",
 		"old":      "member old at " + old.URL + " has Kubernetes 1.30: upgrade it to 1.33 or later",
 		"broken":   "member broken has no usable credentials",
 		"the-same": "is the same cluster as member member-1",
@@ -156,5 +160,40 @@ func TestEachBadInputHasOneMessage(t *testing.T) {
 		if !strings.Contains(got.Message, want) {
 			t.Errorf("%s: %+v, want %s", name, got, want)
 		}
+	}
+
+	// An autoscaler that would see no pods is refused.
+	for metric, refused := range map[autoscalingv2.MetricSourceType]bool{autoscalingv2.ResourceMetricSourceType: true, autoscalingv2.ExternalMetricSourceType: false, "": true} {
+		target := autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: ptr.To(resource.MustParse("1"))}
+		scaler := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web"}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			MaxReplicas: 9, ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "FederatedReplicaSet", Name: "web"},
+		}}
+		switch metric {
+		case autoscalingv2.ResourceMetricSourceType:
+			scaler.Spec.Metrics = []autoscalingv2.MetricSpec{{Type: metric, Resource: &autoscalingv2.ResourceMetricSource{Name: "cpu", Target: target}}}
+		case autoscalingv2.ExternalMetricSourceType:
+			scaler.Spec.Metrics = []autoscalingv2.MetricSpec{{Type: metric, External: &autoscalingv2.ExternalMetricSource{Metric: autoscalingv2.MetricIdentifier{Name: "queue"}, Target: target}}}
+		}
+		err := hub.Create(ctx, scaler)
+		if got := err != nil && strings.Contains(err.Error(), "use metrics of type External or Object"); got != refused || !refused && err != nil {
+			t.Errorf("an autoscaler with %q: %v", metric, err)
+		}
+	}
+
+	// What is protected is not deleted.
+	protect := func(value string) *v1alpha1.FederatedReplicaSet {
+		frs := w.frs(t, ns)
+		if err := hub.Patch(ctx, frs, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata": {"labels": {"policy.kruise.io/delete-protection": %s}}}`, value))); err != nil {
+			t.Fatal(err)
+		}
+		return frs
+	}
+	for _, value := range []string{`"Always"`, `"Cascading"`} {
+		if err := hub.Delete(ctx, protect(value)); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "remove the label") {
+			t.Errorf("with %s: %v", value, err)
+		}
+	}
+	if err := hub.Delete(ctx, protect("null")); err != nil {
+		t.Error(err)
 	}
 }
