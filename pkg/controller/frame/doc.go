@@ -1,5 +1,6 @@
-// Package frame is what every controller of Berth needs: limits of texts that the API server stores, what the cache keeps of objects and how it finds them, which errors are refusals, and the
-// ControllerRevisions of an object. It knows no kind of Berth's but by what the cache keeps of it, and it decides nothing.
+// Package frame is what every controller of Berth needs: a queue that collects changes, a deadline and a backoff (controller.go), metrics with a bound (measures.go), events and conditions that the API
+// server stores (news.go), writes of statuses and finalizers (write.go), what the cache keeps of objects and how it finds them (cache.go), which errors are refusals, and the ControllerRevisions of an
+// object. It decides nothing. The only objects of Berth that it knows are those that the cache trims.
 //
-// Controllers import this package, and no other controller.
+// Controllers import this package and pkg/controller/apply, and no other controller.
 package frame

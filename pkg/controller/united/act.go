@@ -2,8 +2,6 @@ package united
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -21,7 +19,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/allocation"
+	"github.com/berth-project/berth/pkg/controller/apply"
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	model "github.com/berth-project/berth/pkg/united"
@@ -48,63 +46,36 @@ type memory struct {
 	// pruned says for which state the ControllerRevisions were pruned last.
 	pruned string
 
-	mu sync.Mutex
 	// applied are the children as they were applied last.
-	applied map[childKey]applied
-}
-
-// applied is what was applied to a child, and the generation that it had afterwards. If the child has another generation, somebody has changed its spec.
-type applied struct {
-	object     [sha256.Size]byte
-	generation int64
+	applied apply.Memory
 }
 
 func newMemory(of types.UID) *memory {
-	return &memory{uid: of, templates: map[string]*model.Template{}, applied: map[childKey]applied{}}
+	return &memory{uid: of, templates: map[string]*model.Template{}}
 }
 
 // keepOnly forgets children that do not exist any more.
 func (m *memory) keepOnly(all []*child) {
-	exist := sets.New[childKey]()
+	exist := sets.New[apply.Key]()
 	for _, c := range all {
 		exist.Insert(keyOf(&c.Child))
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for key := range m.applied {
-		if !exist.Has(key) {
-			delete(m.applied, key)
-		}
-	}
-}
-
-func (m *memory) remember(key childKey, a applied) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.applied[key] = a
-}
-
-func (m *memory) was(key childKey, a applied) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.applied[key] == a
+	m.applied.Keep(exist.Has)
 }
 
 // step is a child that is not as wanted.
 type step struct {
 	model.Wanted
-	// in is the cluster while it is written.
-	in *cluster
 	// child is nil if it is to be created.
 	child *child
 	// object is what is applied. Nil if only replicas are written, or the child is deleted.
 	object *unstructured.Unstructured
-	hash   [sha256.Size]byte
+	hash   apply.Hash
 }
 
 // steps are what the plan asks for, without the children that are as wanted.
 func (r *reconciler) steps(ctx context.Context, ud *v1beta1.UnitedDeployment, policy *model.Policy, plan *model.Plan, found *children, m *memory) (lower, rest []step, _ error) {
-	byKey := map[childKey]*child{}
+	byKey := map[apply.Key]*child{}
 	for _, c := range found.all {
 		byKey[keyOf(&c.Child)] = c
 	}
@@ -113,10 +84,8 @@ func (r *reconciler) steps(ctx context.Context, ud *v1beta1.UnitedDeployment, po
 		if wanted.Child != nil {
 			s.child = byKey[keyOf(wanted.Child)]
 		}
-		if !s.ReplicasOnly {
-			if err := r.render(ctx, &s, ud, policy, m); err != nil {
-				return nil, nil, err
-			}
+		if err := r.render(ctx, &s, ud, policy, m); err != nil {
+			return nil, nil, err
 		}
 		switch {
 		case s.isDone(m):
@@ -132,6 +101,9 @@ func (r *reconciler) steps(ctx context.Context, ud *v1beta1.UnitedDeployment, po
 
 // render sets the object that is applied. There is none for a held child whose revision does not exist any more: only its replicas can be written.
 func (r *reconciler) render(ctx context.Context, s *step, ud *v1beta1.UnitedDeployment, policy *model.Policy, m *memory) error {
+	if s.ReplicasOnly {
+		return nil
+	}
 	template := policy.Template
 	if s.Held && s.Revision != m.revision {
 		var err error
@@ -147,12 +119,9 @@ func (r *reconciler) render(ctx context.Context, s *step, ud *v1beta1.UnitedDepl
 	if err != nil {
 		return fmt.Errorf("rendering the child of subset %s: %w", policy.Subsets[s.Subset].Name, err)
 	}
-	text, err := json.Marshal(content)
-	if err != nil {
-		return err
-	}
-	s.object, s.hash = &unstructured.Unstructured{Object: content}, sha256.Sum256(text)
-	return nil
+	s.object = &unstructured.Unstructured{Object: content}
+	s.hash, err = apply.HashOf(content)
+	return err
 }
 
 // isDone is true if the child is as wanted, or nothing can be done now.
@@ -161,11 +130,11 @@ func (s *step) isDone(m *memory) bool {
 	case s.child == nil:
 		return false
 	case s.Delete:
-		return s.child.left > 0 || s.child.status.replicas > 0 || s.child.status.observed < s.child.object.GetGeneration()
+		return s.child.left > 0 || s.child.status.replicas > 0 || !s.child.Observed
 	case s.ReplicasOnly:
 		return s.Replicas == s.child.Replicas && s.Trial == s.child.Trial
 	default:
-		return s.Trial == s.child.Trial && m.was(keyOf(&s.child.Child), applied{s.hash, s.child.object.GetGeneration()}) &&
+		return s.Trial == s.child.Trial && m.applied.Has(s.Cluster, s.child.object, s.hash) &&
 			contains(s.child.object.GetLabels(), s.object.GetLabels()) && contains(s.child.object.GetAnnotations(), s.object.GetAnnotations())
 	}
 }
@@ -193,12 +162,12 @@ type outcome struct {
 func (o *outcome) add(s *step, err error) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch {
-	case err == nil:
+	switch apply.ResultOf(err) {
+	case apply.Written:
 		return true
-	case isStale(err):
+	case apply.Stale:
 		o.stale = true
-	case isRefused(err):
+	case apply.Refused:
 		message := err.Error()
 		if s.Cluster != "" {
 			message = frame.AtMost(longestComplaint, message)
@@ -210,36 +179,21 @@ func (o *outcome) add(s *step, err error) bool {
 	return false
 }
 
-// isStale is true for an error that says that the plan is out of date.
-func isStale(err error) bool {
-	return endsWithNamespace(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) || apierrors.IsGone(err)
-}
-
-// endsWithNamespace is true for an error that says that the namespace is being deleted, and everything in it.
-func endsWithNamespace(err error) bool {
-	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
-}
-
-// isRefused is true if the same request will be refused again, until the user or somebody else changes something.
-func isRefused(err error) bool {
-	var known *inTheWay
-	if errors.As(err, &known) {
-		return true
-	}
-	return !isStale(err) && frame.IsRefused(err)
-}
-
 // act carries out the steps: first those that lower, then the others, as far as those that failed leave room, in each cluster slowly at first. If a read is out of date, the others wait for the next look.
 func (r *reconciler) act(ctx context.Context, v *view, m *memory) *outcome {
 	o, ud := &outcome{}, v.ud
 	kept := int64(0)
 	for _, s := range r.all(ctx, ud, v.lower, m, o) {
-		kept += int64(max(s.before()-s.Replicas, 0))
+		kept += int64(-s.raise())
 	}
 	if o.stale {
 		return o
 	}
-	rest, err := r.afford(ctx, v, kept, m)
+	rest, err := apply.Afford(v.rest, kept, (*step).raise, func(by int32, s *step) (bool, error) {
+		s.Replicas, s.Trial = s.Replicas-by, max(s.Trial-by, 0)
+		err := r.render(ctx, s, ud, v.policy, m)
+		return err == nil && !s.isDone(m), err
+	})
 	if err != nil {
 		o.err = errors.Join(o.err, err)
 		return o
@@ -256,40 +210,12 @@ func (r *reconciler) act(ctx context.Context, v *view, m *memory) *outcome {
 	return o
 }
 
-// afford are the steps that do not lower, with so many replicas less as others keep.
-func (r *reconciler) afford(ctx context.Context, v *view, kept int64, m *memory) ([]step, error) {
-	if kept == 0 {
-		return v.rest, nil
-	}
-	raises := make([]int32, len(v.rest))
-	for i := range v.rest {
-		raises[i] = max(v.rest[i].Replicas-v.rest[i].before(), 0)
-	}
-	allocation.Afford(raises, kept)
-	var rest []step
-	for i, s := range v.rest {
-		if less := s.Replicas - s.before() - raises[i]; less > 0 {
-			s.Replicas, s.Trial = s.Replicas-less, max(s.Trial-less, 0)
-			if !s.ReplicasOnly {
-				if err := r.render(ctx, &s, v.ud, v.policy, m); err != nil {
-					return nil, err
-				}
-			}
-			if s.isDone(m) {
-				continue
-			}
-		}
-		rest = append(rest, s)
-	}
-	return rest, nil
-}
-
-// before is how many replicas the child asks for before the step.
-func (s *step) before() int32 {
+// raise is how many replicas more the child is asked for by the step.
+func (s *step) raise() int32 {
 	if s.child == nil {
-		return 0
+		return s.Replicas
 	}
-	return s.child.Replicas
+	return s.Replicas - s.child.Replicas
 }
 
 // slowly carries out steps until one fails.
@@ -325,8 +251,8 @@ func (r *reconciler) all(ctx context.Context, ud *v1beta1.UnitedDeployment, step
 // write carries out one step. If the API server refuses the object of an existing child, its replicas are still written: a template that is not valid does
 // not keep anybody from scaling.
 func (r *reconciler) write(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, m *memory, o *outcome) bool {
-	var err error
-	if s.in, err = r.cluster(s.Cluster); err != nil {
+	in, err := r.cluster(s.Cluster)
+	if err != nil {
 		return o.add(s, err)
 	}
 	if s.Cluster != "" {
@@ -334,39 +260,51 @@ func (r *reconciler) write(ctx context.Context, ud *v1beta1.UnitedDeployment, s 
 		defer cancel()
 		ctx = within
 	}
-	switch {
-	case s.child == nil:
-		return o.add(s, r.create(ctx, ud, s, m))
-	case s.Delete:
-		return o.add(s, r.delete(ctx, ud, s))
-	case s.ReplicasOnly:
-		return o.add(s, r.again(ctx, ud, s, func() error { return r.scale(ctx, ud, s) }))
+	w := &apply.Step{
+		In: in.client, Live: in.live, Wanted: s.object, Replicas: s.Replicas, Annotations: map[string]any{v1beta1.TrialAnnotation: nil}, Delete: s.Delete, Manager: v1beta1.FieldManager,
+		Owns: func(object client.Object) bool { return in.owns(object, ud) },
 	}
-	err = r.again(ctx, ud, s, func() error { return r.apply(ctx, ud, s, m) })
+	if s.child != nil {
+		w.Before = s.child.object
+	}
+	if s.Trial > 0 {
+		w.Annotations[v1beta1.TrialAnnotation] = strconv.Itoa(int(s.Trial))
+	}
+	operation := w.Operation()
+	object, err := r.do(ctx, ud, s, w)
+	if apierrors.IsAlreadyExists(err) {
+		err = r.explain(ctx, in, ud, s, err)
+	}
+	if err == nil && operation == apply.Apply && s.Trial == 0 && object.GetAnnotations()[v1beta1.TrialAnnotation] != "" { // somebody else has set it too
+		w.Before, w.Wanted = object, nil
+		object, err = r.do(ctx, ud, s, w)
+	}
+	if err == nil && s.object != nil {
+		m.applied.Remember(s.Cluster, object, s.hash)
+	}
 	if o.add(s, err) {
 		return true
 	}
-	return isRefused(err) && s.Replicas != s.child.Replicas && o.add(s, r.scale(ctx, ud, s))
+	if operation != apply.Apply || apply.ResultOf(err) != apply.Refused || s.raise() == 0 {
+		return false
+	}
+	w.Wanted = nil
+	_, err = r.do(ctx, ud, s, w)
+	return o.add(s, err)
 }
 
-// attempts bounds how often a child is written again because somebody else wrote to it at the same time.
-const attempts = 5
-
-// again repeats a write that came too late, as long as only metadata or the status of the child has changed. The plan still holds then: it goes by the spec. Without
-// this, somebody who often writes an annotation could keep a child from being scaled for long.
-func (r *reconciler) again(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, write func() error) error {
-	for attempt := 1; ; attempt++ {
-		err := write()
-		if !apierrors.IsConflict(err) || attempt == attempts {
-			return err
+// do writes an object, and tells of it.
+func (r *reconciler) do(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, w *apply.Step) (client.Object, error) {
+	operation := w.Operation()
+	object, err := w.Do(ctx)
+	r.measures.wrote(operation, err)
+	if err == nil {
+		for _, n := range newsOfStep(s, operation) {
+			n.Send(r.events, ud, nil)
 		}
-		now := s.child.object.DeepCopyObject().(client.Object)
-		if s.in.live.Get(ctx, client.ObjectKeyFromObject(now), now) != nil || now.GetUID() != s.child.UID || now.GetGeneration() != s.child.object.GetGeneration() ||
-			!s.in.owns(now, ud) || !now.GetDeletionTimestamp().IsZero() {
-			return err
-		}
-		s.child.object = now
+		klog.FromContext(ctx).V(2).Info("Wrote a child", "uniteddeployment", klog.KObj(ud), "child", object.GetName(), "operation", operation, "replicas", s.Replicas, "revision", s.Revision)
 	}
+	return object, err
 }
 
 // subset of the step, for messages.
@@ -381,110 +319,17 @@ func (s *step) subset() string {
 	return s.object.GetLabels()[v1beta1.SubsetNameLabel] + where
 }
 
-// create makes a child, unless an object of its name exists. Server-side apply would change that object instead.
-func (r *reconciler) create(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, m *memory) error {
-	object := s.object.DeepCopy()
-	err := s.in.client.Create(ctx, object, client.FieldOwner(v1beta1.FieldManager))
-	switch {
-	case apierrors.IsAlreadyExists(err):
-		err = r.explain(ctx, ud, s, err)
-	case s.Cluster != "" && apierrors.IsNotFound(err):
-		err = &inTheWay{fmt.Sprintf("namespace %s does not exist there; create it", ud.Namespace)}
-	}
-	r.measures.wrote(creating, err)
-	if err == nil {
-		m.remember(childKey{s.Cluster, object.GetUID()}, applied{s.hash, object.GetGeneration()})
-		childCreated(s).Send(r.events, ud, nil)
-		klog.FromContext(ctx).V(2).Info("Created a child", "uniteddeployment", klog.KObj(ud), "child", s.object.GetName(), "replicas", s.Replicas)
-	}
-	return err
-}
-
 // explain says who has the name of a child. It returns the error if that is a child of the UnitedDeployment, which was made or is being deleted.
-func (r *reconciler) explain(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, exists error) error {
+func (r *reconciler) explain(ctx context.Context, in *cluster, ud *v1beta1.UnitedDeployment, s *step, exists error) error {
 	other := &metav1.PartialObjectMetadata{}
 	other.SetGroupVersionKind(s.object.GroupVersionKind())
-	if err := s.in.live.Get(ctx, client.ObjectKeyFromObject(s.object), other); err != nil {
+	if err := in.live.Get(ctx, client.ObjectKeyFromObject(s.object), other); err != nil {
 		return err
 	}
-	if s.in.owns(other, ud) {
+	if in.owns(other, ud) {
 		return exists
 	}
-	return &inTheWay{fmt.Sprintf("%s %s exists and is no child of this UnitedDeployment; delete it, or give the subset another name", s.object.GetKind(), other.Name)}
-}
-
-// inTheWay is why a child cannot be made until somebody does something about it: another object has its name, or there is no namespace for it.
-type inTheWay struct{ message string }
-
-func (i *inTheWay) Error() string { return i.message }
-
-// apply makes a child as it is wanted. It fails if the child has changed since it was read.
-func (r *reconciler) apply(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, m *memory) error {
-	before := s.child.object
-	version, err := frame.UpgradeToApplied(ctx, s.in.client, before, v1beta1.FieldManager)
-	if err != nil {
-		return err
-	}
-	object := s.object.DeepCopy()
-	object.SetUID(before.GetUID())
-	object.SetResourceVersion(version)
-	err = s.in.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.ForceOwnership, client.FieldOwner(v1beta1.FieldManager))
-	r.measures.wrote(applying, err)
-	if err != nil {
-		return err
-	}
-	if _, tried := object.GetAnnotations()[v1beta1.TrialAnnotation]; tried && s.Trial == 0 { // somebody else has set it too
-		s.child.object = object
-		if err := r.scale(ctx, ud, s); err != nil {
-			return err
-		}
-	}
-	m.remember(childKey{s.Cluster, object.GetUID()}, applied{s.hash, object.GetGeneration()})
-	for _, n := range childApplied(s) {
-		n.Send(r.events, ud, nil)
-	}
-	if object.GetGeneration() != before.GetGeneration() {
-		klog.FromContext(ctx).V(2).Info("Wrote a child", "uniteddeployment", klog.KObj(ud), "child", object.GetName(), "replicas", s.Replicas, "revision", s.Revision)
-	}
-	return nil
-}
-
-// scale writes only the replicas and the trial of a child. It fails if the child has changed since it was read.
-func (r *reconciler) scale(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step) error {
-	before := s.child.object
-	trial := any(nil)
-	if s.Trial > 0 {
-		trial = strconv.Itoa(int(s.Trial))
-	}
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{
-			"uid": before.GetUID(), "resourceVersion": before.GetResourceVersion(), "annotations": map[string]any{v1beta1.TrialAnnotation: trial},
-		},
-		"spec": map[string]any{"replicas": s.Replicas},
-	})
-	if err != nil {
-		return err
-	}
-	err = s.in.client.Patch(ctx, before.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1beta1.FieldManager))
-	r.measures.wrote(scaling, err)
-	if err == nil && s.Replicas != s.child.Replicas {
-		childScaled(s).Send(r.events, ud, nil)
-		klog.FromContext(ctx).V(2).Info("Scaled a child", "uniteddeployment", klog.KObj(ud), "child", before.GetName(), "replicas", s.Replicas)
-	}
-	return err
-}
-
-// delete deletes a child without pods. It fails if the child has changed since it was read.
-func (r *reconciler) delete(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step) error {
-	object := s.child.object.DeepCopyObject().(client.Object)
-	uid, version := object.GetUID(), object.GetResourceVersion()
-	err := s.in.client.Delete(ctx, object, client.Preconditions{UID: &uid, ResourceVersion: &version}, client.PropagationPolicy(metav1.DeletePropagationBackground))
-	r.measures.wrote(deleting, err)
-	if err == nil {
-		childDeleted(s).Send(r.events, ud, nil)
-		klog.FromContext(ctx).V(2).Info("Deleted a child", "uniteddeployment", klog.KObj(ud), "child", object.GetName())
-	}
-	return err
+	return &apply.Obstacle{Message: fmt.Sprintf("%s %s exists and is no child of this UnitedDeployment; delete it, or give the subset another name", s.object.GetKind(), other.Name)}
 }
 
 // label writes the labels of pods.
@@ -508,14 +353,14 @@ func (r *reconciler) replace(ctx context.Context, ud *v1beta1.UnitedDeployment, 
 }
 
 // writePods writes n pods. One that is gone is left out, and the plan comes again.
-func (r *reconciler) writePods(is operation, n int, pod func(int) *model.Pod, write func(int, *corev1.Pod) error) error {
+func (r *reconciler) writePods(is apply.Operation, n int, pod func(int) *model.Pod, write func(int, *corev1.Pod) error) error {
 	var writing errgroup.Group
 	writing.SetLimit(concurrentWrites)
 	for i := range n {
 		of := pod(i)
 		writing.Go(func() error {
 			err := write(i, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name}})
-			if r.measures.wrote(is, err); err != nil && !isStale(err) {
+			if r.measures.wrote(is, err); apply.ResultOf(err) != apply.Written && apply.ResultOf(err) != apply.Stale {
 				return fmt.Errorf("writing pod %s (%s): %w", of.Name, is, err)
 			}
 			return nil

@@ -5,34 +5,27 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-project/berth/pkg/controller/apply"
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	model "github.com/berth-project/berth/pkg/united"
 )
 
-func childCreated(s *step) frame.News {
-	return frame.Normal(v1beta1.ReasonChildCreated, "CreateChild", "created %s %s for subset %s with %d replicas", s.object.GetKind(), s.object.GetName(), s.subset(), s.Replicas)
-}
-
-// childApplied are the events about a child that got other replicas, or another template.
-func childApplied(s *step) []frame.News {
-	var all []frame.News
-	if s.Replicas != s.child.Replicas {
-		all = append(all, childScaled(s))
+// newsOfStep are the events about a step that is done.
+func newsOfStep(s *step, is apply.Operation) (all []frame.News) {
+	switch is {
+	case apply.Create:
+		return []frame.News{frame.Normal(v1beta1.ReasonChildCreated, "CreateChild", "created %s %s for subset %s with %d replicas", s.object.GetKind(), s.object.GetName(), s.subset(), s.Replicas)}
+	case apply.Delete:
+		return []frame.News{frame.Normal(v1beta1.ReasonChildDeleted, "DeleteChild", "deleted %s %s of subset %s, which had no pods", s.child.Kind.Kind, s.child.Name, s.subset())}
 	}
-	if s.Revision != s.child.Revision {
-		all = append(all, frame.Normal(v1beta1.ReasonChildUpdated, "UpdateChild",
-			"%s %s of subset %s gets the template of %s", s.child.Kind.Kind, s.child.Name, s.subset(), s.Revision))
+	if s.Replicas != s.child.Replicas {
+		all = append(all, frame.Normal(v1beta1.ReasonChildScaled, "ScaleChild", "scaled %s %s of subset %s from %d to %d replicas", s.child.Kind.Kind, s.child.Name, s.subset(), s.child.Replicas, s.Replicas))
+	}
+	if is == apply.Apply && s.Revision != s.child.Revision {
+		all = append(all, frame.Normal(v1beta1.ReasonChildUpdated, "UpdateChild", "%s %s of subset %s gets the template of %s", s.child.Kind.Kind, s.child.Name, s.subset(), s.Revision))
 	}
 	return all
-}
-
-func childScaled(s *step) frame.News {
-	return frame.Normal(v1beta1.ReasonChildScaled, "ScaleChild", "scaled %s %s of subset %s from %d to %d replicas", s.child.Kind.Kind, s.child.Name, s.subset(), s.child.Replicas, s.Replicas)
-}
-
-func childDeleted(s *step) frame.News {
-	return frame.Normal(v1beta1.ReasonChildDeleted, "DeleteChild", "deleted %s %s of subset %s, which had no pods", s.child.Kind.Kind, s.child.Name, s.subset())
 }
 
 func podReplaced(pod *model.Pod) frame.News {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/berth-project/berth/pkg/controller/apply"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
@@ -65,13 +66,7 @@ type adoptable struct {
 	object client.Object
 }
 
-// childKey is the identity of a child. Another cluster says what UIDs it likes.
-type childKey struct {
-	cluster string
-	uid     types.UID
-}
-
-func keyOf(c *model.Child) childKey { return childKey{c.Cluster, c.UID} }
+func keyOf(c *model.Child) apply.Key { return apply.Key{Cluster: c.Cluster, UID: c.UID} }
 
 // from says where children are read. Pods always come from the cache.
 type from string

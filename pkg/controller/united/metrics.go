@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/berth-project/berth/pkg/controller/apply"
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 )
@@ -26,17 +27,11 @@ var (
 		"Number of UnitedDeployments. Only the first thousand have metrics of their own.", nil, nil)
 )
 
-// operation is what is written.
-type operation string
-
+// What is written besides the operations of a step.
 const (
-	creating  operation = "create"
-	applying  operation = "apply"
-	scaling   operation = "scale"
-	deleting  operation = "delete"
-	adopting  operation = "adopt"
-	labelling operation = "label"
-	replacing operation = "replace"
+	adopting  apply.Operation = "adopt"
+	labelling apply.Operation = "label"
+	replacing apply.Operation = "replace"
 )
 
 // mostMeasured bounds the UnitedDeployments with their own metrics, and so the number of time series.
@@ -72,15 +67,6 @@ func newMeasures() *measures {
 }
 
 // wrote counts a write.
-func (m *measures) wrote(o operation, err error) {
-	outcome := "failed"
-	switch {
-	case err == nil:
-		outcome = "written"
-	case isStale(err):
-		outcome = "stale"
-	case isRefused(err):
-		outcome = "refused"
-	}
-	m.writes.WithLabelValues(string(o), outcome).Inc()
+func (m *measures) wrote(o apply.Operation, err error) {
+	m.writes.WithLabelValues(string(o), string(apply.ResultOf(err))).Inc()
 }

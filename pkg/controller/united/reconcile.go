@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/berth-project/berth/pkg/controller/apply"
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
@@ -73,7 +74,7 @@ type view struct {
 // Reconcile does what is to be done. A namespace that is being deleted takes care of itself.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	result, err := r.reconcile(ctx, request)
-	if endsWithNamespace(err) {
+	if apply.EndsWithNamespace(err) {
 		return reconcile.Result{}, nil
 	}
 	return result, err

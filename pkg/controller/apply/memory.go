@@ -1,0 +1,58 @@
+package apply
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Key names an object. Another cluster says what UIDs it likes.
+type Key struct {
+	Cluster string
+	UID     types.UID
+}
+
+// Hash stands for what is applied.
+type Hash [sha256.Size]byte
+
+// HashOf is the same for the same content.
+func HashOf(content map[string]any) (Hash, error) {
+	text, err := json.Marshal(content)
+	return sha256.Sum256(text), err
+}
+
+// Memory is what was applied last, and the generations afterwards. If an object has another generation, somebody has changed its spec. It only saves requests: without it everything is applied once more. The
+// zero value is empty. It is safe for concurrent use.
+type Memory struct {
+	// applied is of type Key to state.
+	applied sync.Map
+}
+
+type state struct {
+	hash       Hash
+	generation int64
+}
+
+// Remember notes that an object was applied.
+func (m *Memory) Remember(cluster string, object client.Object, hash Hash) {
+	m.applied.Store(Key{cluster, object.GetUID()}, state{hash, object.GetGeneration()})
+}
+
+// Has is true if the object was applied with this content, and nobody has changed its spec since.
+func (m *Memory) Has(cluster string, object client.Object, hash Hash) bool {
+	last, known := m.applied.Load(Key{cluster, object.GetUID()})
+	return known && last == state{hash, object.GetGeneration()}
+}
+
+// Keep forgets all objects but some.
+func (m *Memory) Keep(some func(Key) bool) {
+	m.applied.Range(func(key, _ any) bool {
+		if !some(key.(Key)) {
+			m.applied.Delete(key)
+		}
+		return true
+	})
+}

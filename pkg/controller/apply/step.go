@@ -1,0 +1,138 @@
+package apply
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/berth-project/berth/pkg/allocation"
+	"github.com/berth-project/berth/pkg/controller/frame"
+)
+
+// Step is an object that is not as wanted.
+type Step struct {
+	// In writes to the cluster, and Live reads from its API server.
+	In   client.Client
+	Live client.Reader
+	// Before is the object as it was read. Nil if it is to be made. It may be shared, and is not changed.
+	Before client.Object
+	// Wanted is what is applied. Nil if only replicas are written, or the object is deleted.
+	Wanted *unstructured.Unstructured
+	// Replicas and Annotations are what is written without Wanted. A nil annotation is removed.
+	Replicas    int32
+	Annotations map[string]any
+	// Delete is true if the object goes.
+	Delete bool
+	// Manager is the field manager.
+	Manager client.FieldOwner
+	// Owns is true if the object may still be written.
+	Owns func(client.Object) bool
+}
+
+// Operation is what a step writes.
+func (s *Step) Operation() Operation {
+	switch {
+	case s.Before == nil:
+		return Create
+	case s.Delete:
+		return Delete
+	case s.Wanted == nil:
+		return Scale
+	default:
+		return Apply
+	}
+}
+
+// attempts bounds how often an object is written again because somebody else wrote to it at the same time.
+const attempts = 5
+
+// Do writes the object, and returns it as it is then. It repeats a write that came too late, as long as only metadata or the status of the object has changed. The plan still holds then: it goes by the
+// spec. Without this, somebody who often writes an annotation could keep an object from being scaled for long.
+func (s *Step) Do(ctx context.Context) (after client.Object, err error) {
+	for range attempts {
+		if after, err = s.write(ctx); !apierrors.IsConflict(err) || s.Before == nil || s.Delete || !s.readAgain(ctx) {
+			return after, err
+		}
+	}
+	return after, err
+}
+
+// lacksNamespace is true if the namespace of a new object does not exist.
+func lacksNamespace(err error) bool {
+	var status apierrors.APIStatus
+	return apierrors.IsNotFound(err) && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "namespaces"
+}
+
+// readAgain is false if the plan does not hold any more.
+func (s *Step) readAgain(ctx context.Context) bool {
+	now := copyOf(s.Before)
+	if s.Live.Get(ctx, client.ObjectKeyFromObject(now), now) != nil || now.GetUID() != s.Before.GetUID() || now.GetGeneration() != s.Before.GetGeneration() ||
+		!now.GetDeletionTimestamp().IsZero() || !s.Owns(now) {
+		return false
+	}
+	s.Before = now
+	return true
+}
+
+func (s *Step) write(ctx context.Context) (client.Object, error) {
+	switch s.Operation() {
+	case Create:
+		object := s.Wanted.DeepCopy() // server-side apply would change another object of the name instead
+		err := s.In.Create(ctx, object, s.Manager)
+		if lacksNamespace(err) {
+			err = &Obstacle{fmt.Sprintf("namespace %s does not exist there; create it", object.GetNamespace())}
+		}
+		return object, err
+	case Delete:
+		uid, version := s.Before.GetUID(), s.Before.GetResourceVersion()
+		return s.Before, s.In.Delete(ctx, copyOf(s.Before), client.Preconditions{UID: &uid, ResourceVersion: &version}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	case Scale:
+		metadata := map[string]any{"uid": s.Before.GetUID(), "resourceVersion": s.Before.GetResourceVersion(), "annotations": s.Annotations}
+		patch, err := json.Marshal(map[string]any{"metadata": metadata, "spec": map[string]any{"replicas": s.Replicas}})
+		if err != nil {
+			return nil, err
+		}
+		object := copyOf(s.Before)
+		return object, s.In.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), s.Manager)
+	default:
+		version, err := frame.UpgradeToApplied(ctx, s.In, s.Before, string(s.Manager))
+		if err != nil {
+			return nil, err
+		}
+		object := s.Wanted.DeepCopy()
+		object.SetUID(s.Before.GetUID())
+		object.SetResourceVersion(version)
+		return object, s.In.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.ForceOwnership, s.Manager)
+	}
+}
+
+func copyOf(object client.Object) client.Object { return object.DeepCopyObject().(client.Object) }
+
+// Afford takes from the raises of steps, from the last ones first, what others keep that were to give it up. lower makes a step raise less, and is false if nothing is left of it.
+func Afford[S any](steps []S, kept int64, raise func(*S) int32, lower func(by int32, step *S) (bool, error)) (left []S, _ error) {
+	raises := make([]int32, len(steps))
+	for i := range steps {
+		raises[i] = max(raise(&steps[i]), 0)
+	}
+	allocation.Afford(raises, kept)
+	for i, s := range steps {
+		is := true
+		if less := max(raise(&s), 0) - raises[i]; less > 0 {
+			var err error
+			if is, err = lower(less, &s); err != nil {
+				return nil, err
+			}
+		}
+		if is {
+			left = append(left, s)
+		}
+	}
+	return left, nil
+}

@@ -1,0 +1,104 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+func replicaSet(replicas int32) *appsv1.ReplicaSet {
+	return &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u", Generation: 1}, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(replicas)}}
+}
+
+// TestAWriteThatCameTooLateIsRepeatedIfThePlanStillHolds: somebody else has written to the object since it was read.
+func TestAWriteThatCameTooLateIsRepeatedIfThePlanStillHolds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*appsv1.ReplicaSet)
+		want   Result
+	}{
+		"an annotation": {func(set *appsv1.ReplicaSet) { set.Annotations = map[string]string{"a": "b"} }, Written},
+		"its spec":      {func(set *appsv1.ReplicaSet) { set.Generation++ }, Stale},
+		"whose it is":   {func(set *appsv1.ReplicaSet) { set.Labels = map[string]string{"owner": "other"} }, Stale},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := fake.NewClientBuilder().WithObjects(replicaSet(2)).Build()
+			before := &appsv1.ReplicaSet{}
+			if err := api.Get(t.Context(), client.ObjectKeyFromObject(replicaSet(2)), before); err != nil {
+				t.Fatal(err)
+			}
+			now := before.DeepCopy()
+			tc.change(now)
+			if err := api.Update(t.Context(), now); err != nil {
+				t.Fatal(err)
+			}
+			s := Step{In: api, Live: api, Before: before, Replicas: 5, Manager: "test", Owns: func(object client.Object) bool { return object.GetLabels()["owner"] == "" }}
+			_, err := s.Do(t.Context())
+			if got := ResultOf(err); got != tc.want || s.Operation() != Scale {
+				t.Errorf("%s: %s, %v", s.Operation(), got, err)
+			}
+		})
+	}
+}
+
+func TestANamespaceThatDoesNotExistIsAnObstacle(t *testing.T) {
+	api := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
+			return apierrors.NewNotFound(corev1.Resource("namespaces"), "shop")
+		},
+	})
+	s := Step{In: api, Live: api, Manager: "test", Wanted: &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": map[string]any{"namespace": "shop", "name": "web"}}}}
+	_, err := s.Do(t.Context())
+	if ResultOf(err) != Refused || err.Error() != "namespace shop does not exist there; create it" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestResults(t *testing.T) {
+	for want, errs := range map[Result][]error{
+		Written: {nil},
+		Stale:   {apierrors.NewConflict(appsv1.Resource("replicasets"), "web", errors.New("changed")), apierrors.NewNotFound(appsv1.Resource("replicasets"), "web"), apierrors.NewAlreadyExists(appsv1.Resource("replicasets"), "web")},
+		Refused: {&Obstacle{"in the way"}, apierrors.NewForbidden(appsv1.Resource("replicasets"), "web", errors.New("policy"))},
+		Failed:  {errors.New("connection refused"), apierrors.NewTooManyRequests("later", 1)},
+	} {
+		for _, err := range errs {
+			if got := ResultOf(err); got != want {
+				t.Errorf("%v: %s, want %s", err, got, want)
+			}
+		}
+	}
+}
+
+func TestMemoryHoldsUntilSomebodyChangesTheSpec(t *testing.T) {
+	var m Memory
+	set, hash := replicaSet(2), Hash{1}
+	m.Remember("a", set, hash)
+	changed := set.DeepCopy()
+	changed.Generation++
+	got := []bool{m.Has("a", set, hash), m.Has("b", set, hash), m.Has("a", set, Hash{2}), m.Has("a", changed, hash)}
+	m.Keep(func(Key) bool { return false })
+	if diff := cmp.Diff([]bool{true, false, false, false, false}, append(got, m.Has("a", set, hash))); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestAfford: two that were to go stay, so the last raises get two fewer.
+func TestAfford(t *testing.T) {
+	left, err := Afford([]int32{4, 0, 1, 1}, 3, func(n *int32) int32 { return *n }, func(by int32, n *int32) (bool, error) {
+		*n -= by
+		return *n > 0, nil
+	})
+	if diff := cmp.Diff([]int32{3, 0}, left); diff != "" || err != nil {
+		t.Errorf("%v (-want +got)\n%s", err, diff)
+	}
+}
