@@ -25,6 +25,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	"github.com/berth-project/berth/pkg/sites"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -44,7 +45,7 @@ func Compile(frs *v1alpha1.FederatedReplicaSet) (*Policy, field.ErrorList) {
 		Namespace: frs.Namespace, Name: frs.Name, LabelSelector: spec.Selector,
 		Replicas: ptr.Deref(spec.Replicas, defaultReplicas), MinReadySeconds: spec.MinReadySeconds,
 		TakeOver:      frs.Annotations[v1alpha1.TakeOverAnnotation] == "true",
-		Unschedulable: defaultUnschedulable, Retry: defaultRetry, Lost: allocation.LostAfter,
+		Unschedulable: defaultUnschedulable, Retry: defaultRetry, Lost: sites.LostAfter,
 	}
 	errs := slices.Concat(notNegative(path.Child("replicas"), p.Replicas), notNegative(path.Child("minReadySeconds"), p.MinReadySeconds))
 	selector, selectorErrs := compileSelector(spec.Selector, path.Child("selector"))

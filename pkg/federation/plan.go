@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	"github.com/berth-project/berth/pkg/sites"
 )
 
 const (
@@ -152,7 +153,7 @@ func (r *round) gather() {
 		if a.lost && m == nil || a.asked == 0 && (m == nil || !wanted) {
 			continue // the member is gone for good, or has nothing to do with the object
 		}
-		a.credit = allocation.Credit(a.sure, bounds.Min, a.lost)
+		a.credit = sites.Credit(a.sure, bounds.Min, a.lost)
 		r.absent = append(r.absent, a)
 	}
 	ranked := slices.Clone(r.places)
@@ -167,21 +168,15 @@ func (r *round) gather() {
 // namesNow are the names of the clusters of the previous status. If no member of the old name answers, and one of another name is the same cluster, it has got that name. Otherwise its replicas would
 // count twice. It fills in what was before, by the name of now.
 func (r *round) namesNow(before map[string]*v1alpha1.ClusterStatus) (names []string) {
-	answers, named := map[string]bool{}, map[string]string{}
+	var now sites.Names
 	for i := range r.Members {
 		if m := &r.Members[i]; m.Reachable {
-			answers[m.Name] = true
-			if m.Identity != "" {
-				named[m.Identity] = m.Name
-			}
+			now.Add(m.Name, m.Identity)
 		}
 	}
 	for i := range r.Status.Clusters {
 		was := &r.Status.Clusters[i]
-		name := was.Name
-		if now, is := named[was.Identity]; is && !answers[name] {
-			name = now
-		}
+		name := now.Now(was.Name, was.Identity)
 		if name == was.Name || before[name] == nil {
 			before[name] = was
 		}
@@ -190,24 +185,14 @@ func (r *round) namesNow(before map[string]*v1alpha1.ClusterStatus) (names []str
 	return names
 }
 
-// await says since when a cluster does not answer, and whether it is in doubt or lost. The previous status is right about it even if this process has just started.
+// await says since when a cluster does not answer, and whether it is in doubt or lost.
 func (r *round) await(a *absentee, m *Member) {
-	a.since, a.refuses = r.Now, m != nil && m.Lives
-	wasLost, refused := a.before.State == v1alpha1.ClusterLost, a.before.State == v1alpha1.ClusterRefusing
-	switch {
-	case wasLost, a.before.State == v1alpha1.ClusterUnreachable && !a.refuses, refused && a.refuses:
-		a.since = a.before.Since.Time
-	case m != nil && !m.Since.IsZero():
-		a.since = m.Since
+	heard := time.Time{}
+	if m != nil {
+		heard, a.refuses = m.Since, m.Lives
 	}
-	left := a.since.Add(r.Lost).Sub(r.Now)
-	if a.lost = left <= 0 && (!a.refuses || wasLost); !a.lost && !a.refuses {
-		r.wait(left)
-	}
-	if left := a.since.Add(allocation.Doubt).Sub(r.Now); left > 0 && !a.lost {
-		a.inDoubt = true
-		r.wait(left)
-	}
+	silence := sites.Silent(a.before.State, a.before.Since.Time, heard, a.refuses, r.Lost, r.Now, r.wait)
+	a.since, a.inDoubt, a.lost = silence.Since, silence.InDoubt, silence.Lost
 }
 
 // hash orders clusters differently for each FederatedReplicaSet, so that those of one replica are not all in the same cluster. FNV alone keeps the order of names
@@ -399,7 +384,7 @@ func (r *round) settle() {
 		shares += int64(pl.before.Share)
 	}
 	total := int64(r.Replicas)
-	r.total = int32(max(total-r.made, min(here, total-there), allocation.Kept(total, shares, here)))
+	r.total = int32(max(total-r.made, min(here, total-there), sites.Kept(total, shares, here)))
 }
 
 // divide sets the shares.

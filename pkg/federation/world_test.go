@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	"github.com/berth-project/berth/pkg/sites"
 	"github.com/berth-project/berth/test/testkit/worlds"
 )
 
@@ -70,7 +71,7 @@ func policyOf(replicas int32, rebalance bool, clusters map[string]Bounds) *Polic
 	p := &Policy{
 		Namespace: "shop", Replicas: replicas, Rebalance: rebalance, Clusters: clusters, MaxMoving: max((replicas+3)/4, 1), Shape: "s",
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
-		Unschedulable: defaultUnschedulable, Retry: defaultRetry, Lost: allocation.LostAfter,
+		Unschedulable: defaultUnschedulable, Retry: defaultRetry, Lost: sites.LostAfter,
 	}
 	for i := 0; ; i++ {
 		p.Name = fmt.Sprint("web-", i)

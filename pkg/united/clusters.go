@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/sites"
 )
 
 // Cluster is a member of the federation.
@@ -47,7 +48,7 @@ type site struct {
 
 // gather sorts clusters into those that answer and those that do not.
 func (r *round) gather() {
-	names, exist := r.Policy.Clusters(), map[string]*Cluster{}
+	names, exist, now := r.Policy.Clusters(), map[string]*Cluster{}, sites.Names{}
 	for i := range r.Status.Clusters {
 		names = append(names, r.Status.Clusters[i].Name)
 	}
@@ -58,32 +59,20 @@ func (r *round) gather() {
 	}
 	for i := range r.Observed.Clusters {
 		if c := &r.Observed.Clusters[i]; r.isRegistered(c) {
-			exist[c.Name] = c
+			if exist[c.Name] = c; c.Reachable {
+				now.Add(c.Name, c.Identity)
+			}
 		}
+	}
+	before := map[string]v1beta1.ClusterStatus{}
+	for _, b := range r.Status.Clusters {
+		before[b.Name] = b
 	}
 	slices.Sort(names)
 	r.sites = map[string]*site{}
 	for _, name := range slices.Compact(names) {
-		c := exist[name]
-		if now := r.nameNow(name, c, exist); now != nil {
-			c = now
-		}
-		r.sites[name] = r.siteOf(name, c)
+		r.sites[name] = r.siteOf(name, exist[now.Now(name, before[name].Identity)], before[name])
 	}
-}
-
-// nameNow is the cluster of a name in the previous status, if no member of that name answers, and one of another name is the same cluster. Otherwise its replicas would count twice, or go.
-func (r *round) nameNow(name string, c *Cluster, exist map[string]*Cluster) *Cluster {
-	at := slices.IndexFunc(r.Status.Clusters, func(b v1beta1.ClusterStatus) bool { return b.Name == name })
-	if at < 0 || r.Status.Clusters[at].Identity == "" || c != nil && c.Reachable {
-		return nil
-	}
-	for _, other := range exist {
-		if other.Reachable && other.Identity == r.Status.Clusters[at].Identity {
-			return other
-		}
-	}
-	return nil
 }
 
 // is is true for a place in the cluster of a child.
@@ -100,39 +89,25 @@ func (r *round) isRegistered(c *Cluster) bool {
 }
 
 // siteOf is what is known of a cluster. The previous status is right about since when it is away, even if this process has just started.
-func (r *round) siteOf(name string, c *Cluster) *site {
+func (r *round) siteOf(name string, c *Cluster, before v1beta1.ClusterStatus) *site {
 	s := &site{name: name, as: name, exists: c != nil, away: c == nil || !c.Reachable}
-	s.status = v1beta1.ClusterStatus{Name: name, State: v1beta1.ClusterReady, Since: metav1.NewTime(r.Now)}
-	var before v1beta1.ClusterStatus
-	if at := slices.IndexFunc(r.Status.Clusters, func(b v1beta1.ClusterStatus) bool { return b.Name == name }); at >= 0 {
-		before = r.Status.Clusters[at]
-	}
-	if s.status.Identity = before.Identity; c != nil {
+	s.status = v1beta1.ClusterStatus{Name: name, State: v1beta1.ClusterReady, Since: metav1.NewTime(r.Now), Identity: before.Identity}
+	refuses, heard := false, time.Time{}
+	if c != nil {
 		s.as, s.status.Identity = c.Name, cmp.Or(c.Identity, before.Identity)
-	}
-	refuses, refused := c != nil && s.away && c.Lives, before.State == v1beta1.ClusterRefusing
-	wasLost := before.State == v1beta1.ClusterLost
-	wasAway := before.State == v1beta1.ClusterUnreachable || before.State == v1beta1.ClusterUnknown || wasLost || refused
-	switch {
-	case before.Name != "" && wasAway == s.away && (refuses == refused || wasLost):
-		s.status.Since = before.Since
-	case s.away && s.exists && !c.Since.IsZero():
-		s.status.Since = metav1.NewTime(c.Since)
+		refuses, heard = s.away && c.Lives, c.Since
 	}
 	if !s.away {
+		if before.State == v1beta1.ClusterReady || before.State == v1beta1.ClusterNotSelected {
+			s.status.Since = before.Since
+		}
 		if s.closed = !labels.SelectorFromSet(r.ClusterSelector).Matches(labels.Set(c.Labels)); s.closed {
 			s.status.State = v1beta1.ClusterNotSelected
 		}
 		return s
 	}
-	left := s.status.Since.Add(allocation.LostAfter).Sub(r.Now)
-	if s.lost = left <= 0 && (!refuses || wasLost); !s.lost && !refuses {
-		r.wait(left)
-	}
-	left = s.status.Since.Add(allocation.Doubt).Sub(r.Now)
-	if s.inDoubt = left > 0; s.inDoubt {
-		r.wait(left)
-	}
+	silence := sites.Silent(before.State, before.Since.Time, heard, refuses, sites.LostAfter, r.Now, r.wait)
+	s.status.Since, s.inDoubt, s.lost = metav1.NewTime(silence.Since), silence.InDoubt, silence.Lost
 	switch {
 	case !s.exists:
 		s.status.State = v1beta1.ClusterUnknown
@@ -190,7 +165,7 @@ func (r *round) recall(pl *place) {
 		}
 	}
 	pl.most = max(pl.before.Replicas, pl.before.SeenReplicas)
-	pl.base = allocation.Credit(min(pl.before.Replicas, pl.before.SeenReplicas), pl.Min.Of(r.Policy.Replicas), r.isGivenUp(pl))
+	pl.base = sites.Credit(min(pl.before.Replicas, pl.before.SeenReplicas), pl.Min.Of(r.Policy.Replicas), r.isGivenUp(pl))
 	pl.firm, pl.available = pl.base, min(pl.before.ReadyReplicas, pl.base)
 }
 

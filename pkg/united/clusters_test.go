@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/sites"
 )
 
 // inClusters is a policy of 10 replicas over a and b, where a is in cluster m.
@@ -31,7 +32,7 @@ func known(replicas, seen int32, since time.Time) *v1beta1.UnitedDeploymentStatu
 
 func TestAClusterThatDoesNotAnswer(t *testing.T) {
 	now := time.Unix(10_000, 0)
-	short, long := now.Add(-time.Minute), now.Add(-allocation.LostAfter)
+	short, long := now.Add(-time.Minute), now.Add(-sites.LostAfter)
 	for name, tc := range map[string]struct {
 		adaptive   bool
 		status     *v1beta1.UnitedDeploymentStatus
@@ -165,7 +166,7 @@ func TestAClusterThatRefusesTheHubIsNotLost(t *testing.T) {
 	after(time.Hour, true, began, 4, v1beta1.ClusterRefusing)
 	silent := now
 	after(time.Minute, false, silent, 4, v1beta1.ClusterUnreachable)
-	after(allocation.LostAfter, false, silent, 10, v1beta1.ClusterLost)
+	after(sites.LostAfter, false, silent, 10, v1beta1.ClusterLost)
 }
 
 // TestWhatAnswersStaysIfTheTotalIsLowered, in one step or in small ones, while the cluster of the first subset does not answer.

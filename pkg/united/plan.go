@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/sites"
 )
 
 // Plan says what every child is to be, and the new status.
@@ -328,7 +329,7 @@ func (r *round) keepHere(claims []allocation.Claim, share []int32) (changed bool
 		}
 		there += int64(claims[i].Max)
 	}
-	over := there - (int64(r.Replicas) - allocation.Kept(int64(r.Replicas), shares, running))
+	over := there - (int64(r.Replicas) - sites.Kept(int64(r.Replicas), shares, running))
 	for i := len(claims) - 1; i >= 0 && over > 0; i-- {
 		if r.places[i].isAway() {
 			less := min(over, int64(claims[i].Max))

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
-	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/sites"
 	"github.com/berth-project/berth/test/testkit/worlds"
 )
 
@@ -202,17 +202,17 @@ func (w *world) check() {
 	}
 	most, asked := w.policy.Replicas+w.policy.Surge+reserved, w.asked()
 	for i := range w.children {
-		if since, away := w.away[w.children[i].Cluster]; away && w.now.Sub(since) >= allocation.LostAfter {
+		if since, away := w.away[w.children[i].Cluster]; away && w.now.Sub(since) >= sites.LostAfter {
 			asked -= w.children[i].Replicas // others run them
 		}
 	}
 	for _, s := range w.status.SubsetStatuses {
-		if since, away := w.away[s.Cluster]; away && w.now.Sub(since) >= allocation.Doubt {
+		if since, away := w.away[s.Cluster]; away && w.now.Sub(since) >= sites.Doubt {
 			most += max(s.Replicas-s.SeenReplicas, s.SeenReplicas-s.Replicas) // nobody knows whether the last write has arrived
 		}
 	}
 	for _, c := range w.status.Clusters {
-		if since, away := w.away[c.Name]; away && w.now.Sub(since) >= allocation.Doubt {
+		if since, away := w.away[c.Name]; away && w.now.Sub(since) >= sites.Doubt {
 			most += max(c.SeenLeavingReplicas-c.LeavingReplicas, 0)
 		}
 	}
@@ -606,7 +606,7 @@ func clustersGoAndReturn(t rapid.TB, random *worlds.History) {
 			}
 		case 4:
 			if len(w.away) > 0 && random.IntN(3) == 0 {
-				w.now = w.now.Add(allocation.LostAfter)
+				w.now = w.now.Add(sites.LostAfter)
 			}
 		}
 		w.clustersRound(random.IntN(4) == 0)

@@ -30,6 +30,10 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/subset": "subsets ask it",
 		module + "pkg/crd":    "it divides numbers",
 	},
+	"pkg/sites": {
+		"k8s.io/":          "it compares names and times",
+		module + "pkg/crd": "two models with different vocabularies ask it",
+	},
 	"pkg/subset": {
 		"k8s.io/client-go":               "the model has no client; move the reading to the adapter",
 		"k8s.io/kubernetes":              "the model is used by programs that are no scheduler",
@@ -61,7 +65,7 @@ var forbidden = map[string]map[string]string{
 		"k8s.io/client-go":               "the model has no client; move the reading to the adapter",
 		"k8s.io/kubernetes":              "the model is used by programs that are no scheduler",
 		"sigs.k8s.io/controller-runtime": "the model is used by programs that are no controller",
-		module + "pkg/united":            "the two share pkg/allocation",
+		module + "pkg/united":            "the two share pkg/allocation and pkg/sites",
 		module + "pkg/webhook":           "imports point from adapters to the model",
 		module + "pkg/controller":        "imports point from adapters to the model",
 	},

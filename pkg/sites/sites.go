@@ -1,0 +1,88 @@
+// Package sites is what the models of UnitedDeployments and FederatedReplicaSets both say of clusters: since when one does not answer, what others may do meanwhile, and which name it has now. It is plain data,
+// without client and clock.
+package sites
+
+import "time"
+
+// LostAfter is for how long a cluster may not answer before others run its replicas, if its users do not say otherwise.
+const LostAfter = 300 * time.Second
+
+// Doubt is for how long others make nothing that a place may have been asked for which does not answer. A request that fails is no sign that the write before it failed, and most places answer the next
+// one. It is how long a hub takes at most to find out that a member does not answer.
+const Doubt = 20 * time.Second
+
+// Credit is how many replicas others leave to a place that does not answer: those that it was surely asked for. Of a lost place that is its minimum at most: the others run the rest.
+func Credit(sure, minimum int32, lost bool) int32 {
+	if lost {
+		return min(sure, minimum)
+	}
+	return sure
+}
+
+// Kept is how many replicas the places that answer keep together while another place does not: what they were to have before, as far as it runs and the total allows it. If somebody lowers the total
+// meanwhile, such as an autoscaler that misses metrics, nothing that surely runs ends for replicas that nobody sees.
+func Kept(total, shares, running int64) int64 { return min(total, shares, running) }
+
+// States of a cluster that does not answer, in the previous status.
+const (
+	unreachable = "Unreachable"
+	unknown     = "Unknown"
+	refusing    = "Refusing"
+	lost        = "Lost"
+)
+
+// Silence is that of a cluster that does not answer.
+type Silence struct {
+	// Since is when it ceased to answer.
+	Since time.Time
+	// InDoubt is true for a moment after that: nobody knows whether the last write has arrived. Then others make nothing that the cluster may have been asked for.
+	InDoubt bool
+	// Lost is true if others run its replicas.
+	Lost bool
+}
+
+// Silent says since when a cluster does not answer, and what follows. The previous status, a state with its time, is right about it even if this process has just started. heard is when the members say that
+// it ceased to answer; zero if they do not know. A cluster that refuses the hub is not down, and is not lost unless it was. wait is called with the times after which the answer changes.
+func Silent[S ~string](before S, since, heard time.Time, refuses bool, lostAfter time.Duration, now time.Time, wait func(time.Duration)) Silence {
+	s, wasLost := Silence{Since: now}, before == lost
+	switch {
+	case wasLost, !refuses && (before == unreachable || before == unknown), refuses && before == refusing:
+		s.Since = since
+	case !heard.IsZero():
+		s.Since = heard
+	}
+	left := s.Since.Add(lostAfter).Sub(now)
+	if s.Lost = left <= 0 && (!refuses || wasLost); !s.Lost && !refuses {
+		wait(left)
+	}
+	if left := s.Since.Add(Doubt).Sub(now); left > 0 && !s.Lost {
+		s.InDoubt = true
+		wait(left)
+	}
+	return s
+}
+
+// Names are those of the clusters that answer. A cluster may get another name: otherwise its replicas would count twice.
+type Names struct {
+	answers map[string]bool
+	named   map[string]string
+}
+
+// Add takes a cluster that answers. Identity is the same for the same cluster; empty if it is not known.
+func (n *Names) Add(name, identity string) {
+	if n.answers == nil {
+		n.answers, n.named = map[string]bool{}, map[string]string{}
+	}
+	n.answers[name] = true
+	if identity != "" {
+		n.named[identity] = name
+	}
+}
+
+// Now is the name that a cluster of an earlier name has now. It is the same name, unless none of that name answers, and one of another name is the same cluster.
+func (n *Names) Now(name, identity string) string {
+	if now, is := n.named[identity]; is && !n.answers[name] {
+		return now
+	}
+	return name
+}

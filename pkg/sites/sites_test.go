@@ -1,0 +1,53 @@
+package sites
+
+import (
+	"testing"
+	"time"
+)
+
+func TestAClusterThatDoesNotAnswer(t *testing.T) {
+	now := time.Unix(10_000, 0)
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	for name, tc := range map[string]struct {
+		before       string
+		since, heard time.Time
+		refuses      bool
+		want         Silence
+		again        time.Duration
+	}{
+		"it has just ceased to":                    {"Ready", ago(time.Hour), ago(time.Second), false, Silence{ago(time.Second), true, false}, Doubt - time.Second},
+		"it has just ceased to, nobody knows when": {"", time.Time{}, time.Time{}, false, Silence{now, true, false}, Doubt},
+		"the status is right after a restart":      {"Unreachable", ago(time.Minute), ago(time.Second), false, Silence{ago(time.Minute), false, false}, LostAfter - time.Minute},
+		"it is lost":                               {"Unreachable", ago(LostAfter), now, false, Silence{ago(LostAfter), false, true}, 0},
+		"it stays lost":                            {"Lost", ago(time.Hour), now, false, Silence{ago(time.Hour), false, true}, 0},
+		"it refuses the hub":                       {"Unreachable", ago(time.Minute), ago(time.Second), true, Silence{ago(time.Second), true, false}, Doubt - time.Second},
+		"one that refuses is not lost":             {"Refusing", ago(time.Hour), now, true, Silence{ago(time.Hour), false, false}, 0},
+		"unless it was":                            {"Lost", ago(time.Hour), now, true, Silence{ago(time.Hour), false, true}, 0},
+		"one that refused and now is down":         {"Refusing", ago(time.Hour), ago(time.Minute), false, Silence{ago(time.Minute), false, false}, LostAfter - time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			again := time.Duration(0)
+			got := Silent(tc.before, tc.since, tc.heard, tc.refuses, LostAfter, now, func(d time.Duration) {
+				if again == 0 || d < again {
+					again = d
+				}
+			})
+			if got != tc.want || again != tc.again {
+				t.Errorf("got %+v, again after %v; want %+v, %v", got, again, tc.want, tc.again)
+			}
+		})
+	}
+}
+
+func TestNamesOfNow(t *testing.T) {
+	var n Names
+	n.Add("a", "id-a")
+	n.Add("d", "id-c")
+	for _, tc := range []struct{ name, identity, want string }{
+		{"a", "id-a", "a"}, {"c", "id-c", "d"}, {"b", "id-b", "b"}, {"b", "", "b"}, {"a", "id-c", "a"},
+	} {
+		if got := n.Now(tc.name, tc.identity); got != tc.want {
+			t.Errorf("%s, %s: got %s, want %s", tc.name, tc.identity, got, tc.want)
+		}
+	}
+}
