@@ -15,6 +15,8 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // Verdict on a pod.
@@ -44,7 +46,7 @@ func (f *Filters) Take(pods []*corev1.Pod, nodes []*corev1.Node) (*Rooms, error)
 	var holding []*corev1.Pod
 	for _, pod := range pods {
 		switch {
-		case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		case podstate.HasEnded(pod):
 		case pod.Spec.NodeName != "":
 			holding = append(holding, pod)
 		case pod.Status.NominatedNodeName != "":

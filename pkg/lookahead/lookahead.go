@@ -31,6 +31,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/fit"
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/united"
 )
 
@@ -258,8 +259,8 @@ func podOf(ud *v1beta1.UnitedDeployment, policy *united.Policy, subset int) (*co
 // boundIn is how many active pods of a subset have a node.
 func boundIn(pods []*corev1.Pod, policy *united.Policy, namespace, subset string) (n int32) {
 	for _, pod := range pods {
-		if pod.Namespace == namespace && pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil && pod.Labels[v1beta1.SubsetNameLabel] == subset &&
-			policy.Selector.Matches(labels.Set(pod.Labels)) && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+		if pod.Namespace == namespace && pod.Spec.NodeName != "" && podstate.IsActive(pod) && pod.Labels[v1beta1.SubsetNameLabel] == subset &&
+			policy.Selector.Matches(labels.Set(pod.Labels)) {
 			n++
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/federation"
 	"github.com/berth-project/berth/pkg/fit"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 const (
@@ -123,7 +124,7 @@ func (r *reporter) roomFor(ctx context.Context, sets []appsv1.ReplicaSet) (*fede
 	}
 	for _, pod := range pods {
 		owner := metav1.GetControllerOfNoCopy(pod)
-		if owner != nil && keys[owner.UID] != "" && pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+		if owner != nil && keys[owner.UID] != "" && pod.Spec.NodeName != "" && podstate.IsActive(pod) {
 			room.Bound[keys[owner.UID]]++
 		}
 	}

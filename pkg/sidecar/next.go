@@ -4,13 +4,14 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // Next are the pods that are updated now, in their order. Pods are all that the set picks and that have its containers.
@@ -133,19 +134,17 @@ func loss(a, b *Pod) int {
 		cmp.Compare(order(a.Spec.NodeName != ""), order(b.Spec.NodeName != "")),
 		cmp.Compare(slices.Index(phases, a.Status.Phase), slices.Index(phases, b.Status.Phase)),
 		cmp.Compare(order(a.Ready), order(b.Ready)),
-		readySince(b).Compare(readySince(a).Time),
+		readySince(b).Compare(readySince(a)),
 		cmp.Compare(restarts(b), restarts(a)),
 		b.CreationTimestamp.Compare(a.CreationTimestamp.Time),
 	)
 }
 
-func readySince(pod *Pod) metav1.Time {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady && pod.Ready {
-			return c.LastTransitionTime
-		}
+func readySince(pod *Pod) time.Time {
+	if ready, since := podstate.IsReady(pod.Pod); ready && pod.Ready {
+		return since
 	}
-	return metav1.Time{}
+	return time.Time{}
 }
 
 func restarts(pod *Pod) (most int32) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // doubt is for how long an update counts as going on if the container has restarted, and its status does not tell with which image. An image may have several names,
@@ -52,7 +53,7 @@ func (p *Pod) Out() bool {
 // Observe returns what is known about a pod. It is false if the pod does not have the containers of the set, or has ended.
 func (p *Policy) Observe(pod *corev1.Pod, now time.Time) (Pod, bool) {
 	version, has := VersionOf(pod, p.Name)
-	if !has || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	if !has || podstate.HasEnded(pod) {
 		return Pod{}, false
 	}
 	state, touched := read[inPlaceState](pod, v1beta1.InPlaceStateAnnotation)[p.Name]

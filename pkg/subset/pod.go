@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // Pod is what the model needs to know about a pod.
@@ -177,16 +178,12 @@ func AdmittedOf(pod *corev1.Pod) *Admitted {
 
 // IsActive is false for a pod that terminates, has succeeded or has failed.
 func IsActive(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && !hasEnded(pod)
+	return podstate.IsActive(pod)
 }
 
 // IsEnding is true for a pod on a node that terminates, while its containers may still run. Whether it holds its slot, the spread says.
 func IsEnding(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp != nil && pod.Spec.NodeName != "" && !hasEnded(pod)
-}
-
-func hasEnded(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	return pod.DeletionTimestamp != nil && pod.Spec.NodeName != "" && !podstate.HasEnded(pod)
 }
 
 // HoldsSlot is true for a pod on a node that counts against the quota of its subset.
@@ -195,12 +192,8 @@ func (p *Policy) HoldsSlot(pod *Pod) bool {
 }
 
 func isReady(pod *corev1.Pod) bool {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	ready, _ := podstate.IsReady(pod)
+	return ready
 }
 
 // ScopeOf is the quota scope that a revision counts in: the revision itself, or the single scope of the workload.

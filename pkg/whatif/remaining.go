@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -77,10 +78,8 @@ func stageOf(pod *corev1.Pod) int {
 
 // readySince is zero for a pod that is not ready.
 func readySince(pod *corev1.Pod) time.Time {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			return c.LastTransitionTime.Time
-		}
+	if ready, since := podstate.IsReady(pod); ready {
+		return since
 	}
 	return time.Time{}
 }

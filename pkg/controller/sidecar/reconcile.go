@@ -26,6 +26,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 	model "github.com/berth-project/berth/pkg/sidecar"
 )
 
@@ -268,7 +269,7 @@ func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory
 		case has:
 			all.pods = append(all.pods, is)
 			all.look(len(all.pods)-1, is, policy, m)
-		case served[pod.Namespace] && pod.DeletionTimestamp.IsZero() && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed:
+		case served[pod.Namespace] && podstate.IsActive(pod):
 			all.notInjected++
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -96,7 +97,8 @@ func (a *account) take(pod *corev1.Pod, node *corev1.Node) {
 	observed := subset.Observe(pod, node)
 	observed.CostIgnored = !scalesByCost(pod)
 	observed.OfJob = workload.IsOfJob(pod)
-	a.put(observed, podFacts{label: pod.Labels[v1beta1.SubsetLabel], until: pod.DeletionTimestamp, unschedulable: isUnschedulable(pod), overfull: refusedForLackOfRoom(pod), scheduler: pod.Spec.SchedulerName})
+	unschedulable, _ := podstate.IsUnschedulable(pod)
+	a.put(observed, podFacts{label: pod.Labels[v1beta1.SubsetLabel], until: pod.DeletionTimestamp, unschedulable: unschedulable, overfull: refusedForLackOfRoom(pod), scheduler: pod.Spec.SchedulerName})
 }
 
 func (a *account) put(pod subset.Pod, s podFacts) {

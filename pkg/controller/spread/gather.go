@@ -280,16 +280,3 @@ func (r *reconciler) unstructuredTarget(spread *v1beta1.WorkloadSpread) (*unstru
 	object.SetName(target.Name)
 	return object, mapping, nil
 }
-
-// isUnschedulable is true for a pending pod for which the scheduler found no node.
-func isUnschedulable(pod *corev1.Pod) bool {
-	if pod.Spec.NodeName != "" {
-		return false
-	}
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled {
-			return c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
-		}
-	}
-	return false
-}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -205,8 +206,9 @@ var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	if !ok || !okAfter {
 		return true
 	}
-	return workload.ControllerUID(before) != workload.ControllerUID(after) ||
-		isUnschedulable(before) != isUnschedulable(after) ||
+	was, _ := podstate.IsUnschedulable(before)
+	is, _ := podstate.IsUnschedulable(after)
+	return was != is || workload.ControllerUID(before) != workload.ControllerUID(after) ||
 		!equality.Semantic.DeepEqual(before.Labels, after.Labels) ||
 		!reflect.DeepEqual(subset.Observe(before, nil), subset.Observe(after, nil))
 }}

@@ -27,7 +27,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
-	"github.com/berth-project/berth/pkg/pods"
+	"github.com/berth-project/berth/pkg/podstate"
 	model "github.com/berth-project/berth/pkg/united"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -333,10 +333,10 @@ func (r *reconciler) observe(ctx context.Context, in *cluster, object client.Obj
 		return nil, err
 	}
 	for i := range all {
-		if !pods.HasEnded(&all[i]) {
+		if !podstate.HasEnded(&all[i]) {
 			c.left++
 		}
-		if !pods.IsActive(&all[i]) {
+		if !podstate.IsActive(&all[i]) {
 			continue
 		}
 		pod := podOf(&all[i])
@@ -389,8 +389,8 @@ func podOf(pod *corev1.Pod) model.Pod {
 	if value, has := pod.Labels[v1beta1.ReservedPodLabel]; has {
 		p.Reserved = ptr.To(value == "true")
 	}
-	p.Ready, p.ReadySince = pods.IsReady(pod)
-	p.UnschedulableSince = pods.UnschedulableSince(pod)
+	p.Ready, p.ReadySince = podstate.IsReady(pod)
+	_, p.UnschedulableSince = podstate.IsUnschedulable(pod)
 	return p
 }
 

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
-	"github.com/berth-project/berth/pkg/pods"
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -95,7 +95,7 @@ var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	if !ok || !okAfter {
 		return true
 	}
-	return !workload.HaveSameController(before, after) || pods.HasEnded(before) != pods.HasEnded(after) || pods.IsActive(before) != pods.IsActive(after) ||
+	return !workload.HaveSameController(before, after) || podstate.HasEnded(before) != podstate.HasEnded(after) || podstate.IsActive(before) != podstate.IsActive(after) ||
 		!reflect.DeepEqual(podOf(before), podOf(after)) // equality.Semantic knows metav1.Time, and panics at a time.Time
 }}
 

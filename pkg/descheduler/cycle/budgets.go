@@ -16,6 +16,7 @@ import (
 	"github.com/berth-project/berth/pkg/budget"
 	appsv1beta1 "github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -103,7 +104,7 @@ func (d *disruptions) isFree(pod *corev1.Pod) bool {
 
 // isAskedOfPDBs is false for pods that the API server evicts without a look at PodDisruptionBudgets.
 func isAskedOfPDBs(pod *corev1.Pod) bool {
-	return pod.Status.Phase != corev1.PodPending && !hasEnded(pod)
+	return pod.Status.Phase != corev1.PodPending && !podstate.HasEnded(pod)
 }
 
 func (d *disruptions) has(pod *corev1.Pod) bool { return d.left > 0 || d.isFree(pod) }

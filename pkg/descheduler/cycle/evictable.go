@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eutils "sigs.k8s.io/descheduler/pkg/descheduler/evictions/utils"
 
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -11,15 +12,11 @@ import (
 // the same node; pods of a Job, which would count a failure for each; pods that have ended; and those that may not go; see mayGo.
 func Evictable(pod *corev1.Pod) bool {
 	owner := workload.ControllerOf(pod)
-	return owner != nil && !workload.EndsChain(owner.Kind) && !workload.CountsDeletions(owner.Kind) && !hasEnded(pod) && mayGo(pod)
+	return owner != nil && !workload.EndsChain(owner.Kind) && !workload.CountsDeletions(owner.Kind) && !podstate.HasEnded(pod) && mayGo(pod)
 }
 
 // Removable is true for failed pods that may go. Nothing runs in them, so it does not matter who would replace them.
 func Removable(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodFailed && mayGo(pod) }
-
-func hasEnded(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
 
 // mayGo is false for mirror pods, terminating pods, and pods with the annotation descheduler.alpha.kubernetes.io/prefer-no-eviction.
 func mayGo(pod *corev1.Pod) bool {

@@ -1,4 +1,4 @@
-package pods
+package podstate
 
 import (
 	"testing"
@@ -33,8 +33,9 @@ func TestWhatAPodIs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ready, since := IsReady(tc.pod)
-			if HasEnded(tc.pod) != tc.ended || IsActive(tc.pod) != tc.active || ready != tc.ready || !since.Equal(tc.readySince.Time) || !UnschedulableSince(tc.pod).Equal(tc.unschedulableFor.Time) {
-				t.Errorf("ended %t, active %t, ready %t since %v, unschedulable since %v", HasEnded(tc.pod), IsActive(tc.pod), ready, since, UnschedulableSince(tc.pod))
+			unschedulable, waits := IsUnschedulable(tc.pod)
+			if HasEnded(tc.pod) != tc.ended || IsActive(tc.pod) != tc.active || ready != tc.ready || !since.Equal(tc.readySince.Time) || !waits.Equal(tc.unschedulableFor.Time) || unschedulable == waits.IsZero() {
+				t.Errorf("ended %t, active %t, ready %t since %v, unschedulable since %v", HasEnded(tc.pod), IsActive(tc.pod), ready, since, waits)
 			}
 		})
 	}

@@ -1,5 +1,5 @@
-// Package pods says what state a pod is in, for everybody who reads pods: models, controllers, plugins and commands. It reads the pod alone.
-package pods
+// Package podstate says what state a pod is in, for everybody who reads pods: models, controllers, plugins and commands. It reads the pod alone.
+package podstate
 
 import (
 	"time"
@@ -23,13 +23,13 @@ func IsReady(pod *corev1.Pod) (ready bool, since time.Time) {
 	return false, pod.CreationTimestamp.Time
 }
 
-// UnschedulableSince is when the scheduler first said that no node fits the pod. It is zero if it has not, or if the pod has a node.
-func UnschedulableSince(pod *corev1.Pod) time.Time {
+// IsUnschedulable is true for a pod without a node of which the scheduler has said that no node fits. since is when it first said so; zero for other pods.
+func IsUnschedulable(pod *corev1.Pod) (unschedulable bool, since time.Time) {
 	c := condition(pod, corev1.PodScheduled)
 	if pod.Spec.NodeName != "" || c == nil || c.Status != corev1.ConditionFalse || c.Reason != corev1.PodReasonUnschedulable {
-		return time.Time{}
+		return false, time.Time{}
 	}
-	return c.LastTransitionTime.Time
+	return true, c.LastTransitionTime.Time
 }
 
 func condition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition {
