@@ -9,6 +9,7 @@ import (
 
 	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
@@ -55,7 +56,7 @@ type condition struct {
 
 func (c condition) set(conditions *[]metav1.Condition, generation int64, now metav1.Time) {
 	meta.SetStatusCondition(conditions, metav1.Condition{
-		Type: c.kind, Status: c.status, Reason: string(c.reason), Message: c.message, ObservedGeneration: generation, LastTransitionTime: now,
+		Type: c.kind, Status: c.status, Reason: string(c.reason), Message: frame.Message(c.message), ObservedGeneration: generation, LastTransitionTime: now,
 	})
 }
 

@@ -23,6 +23,7 @@ import (
 
 	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/writers"
 )
@@ -130,7 +131,7 @@ func sooner(a, b time.Duration) time.Duration {
 // resultOf turns an error into a result. A budget that somebody else has changed is reconciled again soon. A budget that was deleted is no error.
 func resultOf(err error) (reconcile.Result, error) {
 	if errors.Is(err, errChanged) || apierrors.IsConflict(err) {
-		return reconcile.Result{RequeueAfter: batchWindow}, nil
+		return reconcile.Result{RequeueAfter: frame.BatchWindow}, nil
 	}
 	return reconcile.Result{}, client.IgnoreNotFound(err)
 }
@@ -283,7 +284,7 @@ type lapsed struct {
 func (r *reconciler) report(ctx context.Context, pub *v1beta1.PodUnavailableBudget, all []lapsed) {
 	for i := range all {
 		entry := &all[i]
-		approvalLapsed(entry, r.expiry).send(r.events, pub)
+		approvalLapsed(entry, r.expiry).Send(r.events, pub, nil)
 		klog.FromContext(ctx).Info("Approval expired", "budget", klog.KObj(pub), "pod", entry.Name, "operation", entry.Operation, "happened", entry.outcome == unproven)
 	}
 }
@@ -304,7 +305,7 @@ func (r *reconciler) publish(ctx context.Context, pub *v1beta1.PodUnavailableBud
 		klog.FromContext(ctx).Error(err, "Another controller would not be noticed", "budget", klog.KObj(pub))
 	}
 	for _, n := range newsOf(written, &pub.Status) {
-		n.send(r.events, written)
+		n.Send(r.events, written, nil)
 	}
 	return nil
 }

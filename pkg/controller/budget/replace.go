@@ -46,7 +46,7 @@ func (r *reconciler) replace(ctx context.Context, pub *v1beta1.PodUnavailableBud
 			logger.V(2).Info("Handed a pod to its Deployment, so that a new one is made", "pod", klog.KObj(pod))
 		case errors.Is(err, errNotReplaceable), apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsTooManyRequests(err):
 			plan.Over.Insert(pod.UID) // so that others get their turn; the next request begins anew
-			notReplaced(pod, "it cannot be handed to its Deployment: "+err.Error()).send(r.events, pub)
+			notReplaced(pod, "it cannot be handed to its Deployment: "+err.Error()).Send(r.events, pub, nil)
 		default:
 			logger.Error(err, "Will try again to hand a pod to its Deployment", "pod", klog.KObj(pod))
 			again = replaceRetry
@@ -71,7 +71,7 @@ func (r *reconciler) replace(ctx context.Context, pub *v1beta1.PodUnavailableBud
 func (r *reconciler) takeBackAll(ctx context.Context, pub *v1beta1.PodUnavailableBudget, policy *model.Policy, count *census.Count, plan *model.Replacing) (again bool) {
 	for _, pod := range plan.TakeBack {
 		if policy.ReplaceFirst > 0 && model.IsReplacing(pub.Status.Replacing, pod.UID) {
-			notReplaced(pod, fmt.Sprintf("no new pod was ready within %s%s", policy.ReplaceTimeout, whyNoNew(count))).send(r.events, pub)
+			notReplaced(pod, fmt.Sprintf("no new pod was ready within %s%s", policy.ReplaceTimeout, whyNoNew(count))).Send(r.events, pub, nil)
 		}
 		if err := r.takeBack(ctx, pod); err != nil {
 			klog.FromContext(ctx).Error(err, "Will try again to give a pod back to its ReplicaSet", "budget", klog.KObj(pub), "pod", klog.KObj(pod))

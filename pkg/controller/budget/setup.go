@@ -7,18 +7,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/berth-project/berth/pkg/budget/census"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
-	"github.com/berth-project/berth/pkg/turns"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -30,27 +27,13 @@ type Options struct {
 	// Expiry is how long the controller keeps a ledger entry whose outcome is not proven. 0 means DefaultExpiry. It must exceed the time for which the
 	// API server may still process an allowed request; see guard.ShortestExpiry.
 	Expiry time.Duration
-	// Clock must be monotonic. Nil means the real clock.
-	Clock clock.PassiveClock
 	// Name of the controller, podunavailablebudget if empty. Tests that run several in one process set it.
 	Name string
 }
 
-const (
-	// After an error the controller retries a budget with exponential backoff from firstRetry up to lastRetry. Without the backoff, thousands of failing
-	// budgets would delay other namespaces.
-	firstRetry = 200 * time.Millisecond
-	lastRetry  = time.Minute
-	// reconcileTimeout is how long a budget may occupy a worker, for instance if the API server reads its owners slowly.
-	reconcileTimeout = 30 * time.Second
-)
-
 // Setup adds the controller of PodUnavailableBudgets to the manager. The manager's scheme must have the types of pkg/crd/policy/v1beta1. Setup uses the
 // context only until it returns.
 func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
-	if opts.Clock == nil {
-		opts.Clock = clock.RealClock{}
-	}
 	if opts.Expiry == 0 {
 		opts.Expiry = DefaultExpiry
 	}
@@ -64,22 +47,16 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 		cached: mgr.GetCache(),
 		live:   mgr.GetAPIReader(),
 		writer: mgr.GetClient(),
-		census: census.New(mgr.GetAPIReader(), mgr.GetClient().SubResource("scale"), mgr.GetCache(), opts.Clock),
+		census: census.New(mgr.GetAPIReader(), mgr.GetClient().SubResource("scale"), mgr.GetCache(), clock.RealClock{}),
 		events: mgr.GetEventRecorder("berth-controller"),
-		clock:  opts.Clock,
-		seen:   newSeenEntries(opts.Clock),
+		clock:  clock.RealClock{},
+		seen:   newSeenEntries(clock.RealClock{}),
 		expiry: opts.Expiry,
 		extent: newExtents(),
 	}
-	c, err := controller.New(opts.Name, mgr, controller.Options{
-		Reconciler:              r,
-		MaxConcurrentReconciles: turns.Workers,
-		NewQueue:                turns.NewQueue(turns.OfNamespace),
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
-		ReconciliationTimeout:   reconcileTimeout,
-	})
+	c, err := frame.New(opts.Name, mgr, r)
 	if err != nil {
-		return fmt.Errorf("making the controller: %w", err)
+		return err
 	}
 	type watched struct {
 		object   client.Object
@@ -92,7 +69,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 		watches = append(watches, watched{kind.NewObject(), r.ofWorkload, workloadMatters})
 	}
 	for _, w := range watches {
-		if err := c.Watch(source.Kind(mgr.GetCache(), w.object, delayed{w.affected}, w.matters)); err != nil {
+		if err := c.Watch(source.Kind(mgr.GetCache(), w.object, frame.Named(w.affected), w.matters)); err != nil {
 			return fmt.Errorf("watching %T: %w", w.object, err)
 		}
 	}

@@ -4,63 +4,21 @@ import (
 	"context"
 	"maps"
 	"sync"
-	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
-
-// batchWindow is how long the controller collects events before it reconciles a budget. It is long enough to turn a burst of events into one write, which
-// seldom conflicts with a write of the webhook. It is short enough to protect a new pod before the pod serves.
-const batchWindow = 200 * time.Millisecond
-
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-
-// delayed queues the budgets that an event affects, after batchWindow. affected returns their names, in the namespace of the object.
-type delayed struct {
-	affected func(context.Context, client.Object) []string
-}
-
-var _ handler.EventHandler = delayed{}
-
-func (d delayed) enqueue(ctx context.Context, object client.Object, q queue) {
-	for _, name := range d.affected(ctx, object) {
-		q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}, batchWindow)
-	}
-}
-
-// Create is called for a new object.
-func (d delayed) Create(ctx context.Context, e event.CreateEvent, q queue) {
-	d.enqueue(ctx, e.Object, q)
-}
-
-// Update is called for a changed object. Its previous version may affect other budgets than the new one.
-func (d delayed) Update(ctx context.Context, e event.UpdateEvent, q queue) {
-	d.enqueue(ctx, e.ObjectOld, q)
-	d.enqueue(ctx, e.ObjectNew, q)
-}
-
-// Delete is called for a deleted object.
-func (d delayed) Delete(ctx context.Context, e event.DeleteEvent, q queue) {
-	d.enqueue(ctx, e.Object, q)
-}
-
-// Generic is not used.
-func (d delayed) Generic(context.Context, event.GenericEvent, queue) {}
 
 func itself(_ context.Context, object client.Object) []string { return []string{object.GetName()} }
 

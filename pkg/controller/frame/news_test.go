@@ -1,6 +1,12 @@
 package frame
 
-import "testing"
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+)
 
 func TestAtMost(t *testing.T) {
 	tests := map[string]struct {
@@ -17,5 +23,19 @@ func TestAtMost(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+// TestNewsAndConditionsAreCut to what the API server stores. It refuses a status with a longer message, every time.
+func TestNewsAndConditionsAreCut(t *testing.T) {
+	long, recorder := strings.Repeat("x", 100_000), events.NewFakeRecorder(1)
+	Warning("Why", "Do", "%s", long).Send(recorder, nil, nil)
+	if note := <-recorder.Events; len(note) > longestNote+len("Warning Why ") {
+		t.Errorf("a note of %d bytes", len(note))
+	}
+	var conditions []metav1.Condition
+	False("Ready", "Why", "%s", long).Set(&conditions, 1, metav1.Now())
+	if n := len(conditions[0].Message); n != longestMessage {
+		t.Errorf("a message of %d bytes", n)
 	}
 }
