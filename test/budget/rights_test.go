@@ -139,6 +139,76 @@ func TestWhatCreatesWorkloadsMayMarkReservationsAndNoMore(t *testing.T) {
 	}
 }
 
+// It also deletes pods that a StatefulSet waits for in vain, and no others.
+func TestWhatCreatesWorkloadsMayDeletePodsThatAStatefulSetWaitsFor(t *testing.T) {
+	united := accountOf(t, "berth-united")
+	for name, tc := range map[string]struct {
+		labels, kind string
+		ready, may   bool
+	}{
+		"of a subset, not ready":      {"apps.kruise.io/subset-name: a", "StatefulSet", false, true},
+		"of a subset, and ready":      {"apps.kruise.io/subset-name: a", "StatefulSet", true, false},
+		"of no UnitedDeployment":      {"app: web", "StatefulSet", false, false},
+		"of a Deployment of a subset": {"apps.kruise.io/subset-name: a", "ReplicaSet", false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			namespace := namespace(t)
+			apply(t, namespace, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: web, labels: {%s}, ownerReferences: [{apiVersion: apps/v1, kind: %s, name: x, uid: x, controller: true}]},
+				spec: {schedulerName: nobody, containers: [{name: main, image: web:1}]}}`, tc.labels, tc.kind))
+			if tc.ready {
+				ready := []byte(`{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
+				if _, err := the.Client.CoreV1().Pods(namespace).Patch(t.Context(), "web", types.StrategicMergePatchType, ready, metav1.PatchOptions{}, "status"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := united.CoreV1().Pods(namespace).Delete(t.Context(), "web", metav1.DeleteOptions{DryRun: dryRun})
+			if tc.may && err != nil || !tc.may && !apierrors.IsForbidden(err) {
+				t.Errorf("got %v, allowed: %t", err, tc.may)
+			}
+		})
+	}
+}
+
+// TestAUnitedDeploymentIsProtectedFromDeletion by the label of OpenKruise.
+func TestAUnitedDeploymentIsProtectedFromDeletion(t *testing.T) {
+	objects := the.Dynamic.Resource(unitedv1beta1.Resource).Namespace(namespace(t))
+	for name, tc := range map[string]struct {
+		protection any
+		replicas   int64
+		may        bool
+	}{
+		"Always":                    {"Always", 0, false},
+		"Cascading, with replicas":  {"Cascading", 2, false},
+		"Cascading, without":        {"Cascading", 0, true},
+		"a value that says nothing": {"Never", 2, true},
+		"no label":                  {nil, 2, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			metadata := map[string]any{"generateName": "protected-"}
+			if tc.protection != nil {
+				metadata["labels"] = map[string]any{"policy.kruise.io/delete-protection": tc.protection}
+			}
+			united, err := objects.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "apps.kruise.io/v1beta1", "kind": "UnitedDeployment", "metadata": metadata,
+				"spec": map[string]any{"replicas": tc.replicas, "topology": map[string]any{"subsets": []any{map[string]any{"name": "a"}}}},
+			}}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { // its namespace is on its way
+				unprotected := []byte(`{"metadata":{"labels":null}}`)
+				if _, err := objects.Patch(context.Background(), united.GetName(), types.MergePatchType, unprotected, metav1.PatchOptions{}); err != nil {
+					t.Error(err)
+				}
+			})
+			err = objects.Delete(t.Context(), united.GetName(), metav1.DeleteOptions{DryRun: dryRun})
+			if tc.may && err != nil || !tc.may && !apierrors.IsForbidden(err) {
+				t.Errorf("got %v, allowed: %t", err, tc.may)
+			}
+		})
+	}
+}
+
 // Whoever may create a workload runs pods with any service account of its namespace. The account of the pods that answer webhooks may do so nowhere, and that of
 // what creates workloads not where the cluster's own accounts are.
 func TestNoTokenOfBerthMakesAClusterAdministrator(t *testing.T) {
