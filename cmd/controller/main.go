@@ -259,7 +259,7 @@ func (f *flags) createWorkloads(ctx context.Context, mgr ctrl.Manager) error {
 		if set, err = members.Setup(mgr, members.Options{Namespace: f.memberNamespace, Providers: providers}); err != nil {
 			return fmt.Errorf("connecting to the members of the federation: %w", err)
 		}
-		if err := federationcontroller.Setup(mgr, set, federationcontroller.Options{}); err != nil {
+		if err := federationcontroller.Setup(mgr, set); err != nil {
 			return err
 		}
 	}

@@ -226,38 +226,28 @@ func (r *round) wait(d time.Duration) {
 
 // judge sets the condition of a place. A pod that is stuck while its child rolls out may be one of the surge, and says nothing about the subset.
 func (r *round) judge(pl *place) {
-	before := schedulableOf(r.Status, pl.Name)
-	set := func(status corev1.ConditionStatus, reason v1beta1.Reason, message string, since time.Time) {
-		pl.schedulable = newCondition(v1beta1.SubsetSchedulable, status, reason, message, since)
+	before, left := schedulableOf(r.Status, pl.Name), time.Duration(0)
+	blocked := before != nil && before.Status == corev1.ConditionFalse
+	noRoom := blocked && before.Reason == v1beta1.ReasonNoRoom
+	if blocked {
+		left = before.LastTransitionTime.Add(r.Adaptive.Unschedulable).Sub(r.Now)
 	}
-	stuck := pl.stuck > 0 && !pl.rolling
-	if before == nil || before.Status != corev1.ConditionFalse {
-		switch {
-		case stuck:
-			set(corev1.ConditionFalse, v1beta1.ReasonReschedule, messageOf(pl), r.Now)
-			r.wait(r.Adaptive.Unschedulable)
-		case before != nil:
-			pl.schedulable = before
-		default:
-			set(corev1.ConditionTrue, v1beta1.ReasonSchedulable, "", r.Now)
-		}
-		return
+	set := func(status corev1.ConditionStatus, reason v1beta1.Reason, message string) {
+		pl.schedulable = newCondition(v1beta1.SubsetSchedulable, status, reason, message, r.Now)
 	}
-	left := before.LastTransitionTime.Add(r.Adaptive.Unschedulable).Sub(r.Now)
 	switch {
-	case before.Reason == v1beta1.ReasonNoRoom && stuck: // there is less room than the scheduler said
-		set(corev1.ConditionFalse, v1beta1.ReasonReschedule, messageOf(pl), r.Now)
+	case pl.stuck > 0 && !pl.rolling && (!blocked || noRoom || left <= 0): // with noRoom, there is less room than the scheduler said
+		set(corev1.ConditionFalse, v1beta1.ReasonReschedule, messageOf(pl))
 		r.wait(r.Adaptive.Unschedulable)
-	case before.Reason == v1beta1.ReasonNoRoom:
-		pl.schedulable = before // until judgeRoom says otherwise
+	case before == nil:
+		set(corev1.ConditionTrue, v1beta1.ReasonSchedulable, "")
+	case !blocked, noRoom: // until judgeRoom says otherwise
+		pl.schedulable = before
 	case left > 0:
 		pl.schedulable = before
 		r.wait(left)
-	case stuck:
-		set(corev1.ConditionFalse, v1beta1.ReasonReschedule, messageOf(pl), r.Now)
-		r.wait(r.Adaptive.Unschedulable)
 	default:
-		set(corev1.ConditionTrue, v1beta1.ReasonRecovered, "", r.Now)
+		set(corev1.ConditionTrue, v1beta1.ReasonRecovered, "")
 	}
 }
 

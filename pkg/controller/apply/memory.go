@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Key names an object. Another cluster says what UIDs it likes.
@@ -37,12 +37,12 @@ type state struct {
 }
 
 // Remember notes that an object was applied.
-func (m *Memory) Remember(cluster string, object client.Object, hash Hash) {
+func (m *Memory) Remember(cluster string, object metav1.Object, hash Hash) {
 	m.applied.Store(Key{cluster, object.GetUID()}, state{hash, object.GetGeneration()})
 }
 
 // Has is true if the object was applied with this content, and nobody has changed its spec since.
-func (m *Memory) Has(cluster string, object client.Object, hash Hash) bool {
+func (m *Memory) Has(cluster string, object metav1.Object, hash Hash) bool {
 	last, known := m.applied.Load(Key{cluster, object.GetUID()})
 	return known && last == state{hash, object.GetGeneration()}
 }

@@ -10,10 +10,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/csaupgrade"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/allocation"
-	"github.com/berth-project/berth/pkg/controller/frame"
 )
 
 // Step is an object that is not as wanted.
@@ -102,7 +103,7 @@ func (s *Step) write(ctx context.Context) (client.Object, error) {
 		object := copyOf(s.Before)
 		return object, s.In.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), s.Manager)
 	default:
-		version, err := frame.UpgradeToApplied(ctx, s.In, s.Before, string(s.Manager))
+		version, err := s.upgrade(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -111,6 +112,20 @@ func (s *Step) write(ctx context.Context) (client.Object, error) {
 		object.SetResourceVersion(version)
 		return object, s.In.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.ForceOwnership, s.Manager)
 	}
+}
+
+// upgrade makes the fields that the manager wrote without server-side apply, such as at the creation, fields that it has applied. Otherwise a field would stay when the manager applies the object without
+// it. The result is the resource version of the object afterwards.
+func (s *Step) upgrade(ctx context.Context) (resourceVersion string, _ error) {
+	patch, err := csaupgrade.UpgradeManagedFieldsPatch(s.Before, sets.New(string(s.Manager)), string(s.Manager))
+	if err != nil || patch == nil {
+		return s.Before.GetResourceVersion(), err
+	}
+	upgraded := copyOf(s.Before)
+	if err := s.In.Patch(ctx, upgraded, client.RawPatch(types.JSONPatchType, patch)); err != nil {
+		return "", err
+	}
+	return upgraded.GetResourceVersion(), nil
 }
 
 func copyOf(object client.Object) client.Object { return object.DeepCopyObject().(client.Object) }

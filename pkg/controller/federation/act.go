@@ -2,37 +2,24 @@ package federation
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/allocation"
+	"github.com/berth-project/berth/pkg/controller/apply"
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	model "github.com/berth-project/berth/pkg/federation"
 	"github.com/berth-project/berth/pkg/members"
 )
-
-// applied is what was applied to a ReplicaSet, and the generation that it had afterwards. If it has another generation, somebody has changed its spec. It only saves requests.
-type applied struct {
-	uid        types.UID
-	hash       [sha256.Size]byte
-	generation int64
-}
 
 // step is a ReplicaSet that is not as wanted.
 type step struct {
@@ -45,7 +32,7 @@ type step struct {
 // rendered is the ReplicaSet for a number of replicas. It is the same in all clusters.
 type rendered struct {
 	object *unstructured.Unstructured
-	hash   [sha256.Size]byte
+	hash   apply.Hash
 }
 
 func render(policy *model.Policy, replicas int32, owner types.UID) (rendered, error) {
@@ -53,11 +40,8 @@ func render(policy *model.Policy, replicas int32, owner types.UID) (rendered, er
 	if err != nil {
 		return rendered{}, err
 	}
-	text, err := json.Marshal(content)
-	if err != nil {
-		return rendered{}, err
-	}
-	return rendered{&unstructured.Unstructured{Object: content}, sha256.Sum256(text)}, nil
+	hash, err := apply.HashOf(content)
+	return rendered{&unstructured.Unstructured{Object: content}, hash}, err
 }
 
 // steps are what the plan asks for, without the ReplicaSets that are as wanted.
@@ -91,25 +75,24 @@ func (r *reconciler) steps(frs *v1alpha1.FederatedReplicaSet, policy *model.Poli
 	return lower, rest, nil
 }
 
-func isDone(s *step, owner types.UID, was *sync.Map) bool {
+func isDone(s *step, owner types.UID, was *apply.Memory) bool {
 	switch {
 	case s.local.set == nil || s.Delete:
 		return false
 	case s.Leaving:
 		return !s.Lowers()
 	default:
-		last, known := was.Load(s.Member)
-		return known && last == applied{s.local.set.UID, s.hash, s.local.set.Generation} && isOurs(s.local.set, owner) && s.local.set.Labels[v1alpha1.HubLabel] != ""
+		return was.Has(s.Member, s.local.set, s.hash) && isOurs(s.local.set, owner) && s.local.set.Labels[v1alpha1.HubLabel] != ""
 	}
 }
 
-// appliedOf is what was applied last for a FederatedReplicaSet, by cluster, of type string to applied.
-func (r *reconciler) appliedOf(frs types.NamespacedName) *sync.Map {
+// appliedOf is what was applied last for a FederatedReplicaSet.
+func (r *reconciler) appliedOf(frs types.NamespacedName) *apply.Memory {
 	all, known := r.applied.Load(frs)
 	if !known {
-		all, _ = r.applied.LoadOrStore(frs, &sync.Map{})
+		all, _ = r.applied.LoadOrStore(frs, &apply.Memory{})
 	}
-	return all.(*sync.Map)
+	return all.(*apply.Memory)
 }
 
 // outcome of all writes.
@@ -127,14 +110,14 @@ type outcome struct {
 func (o *outcome) add(e *end) bool {
 	s, err := e.step, e.err
 	switch e.is {
-	case isWritten:
+	case apply.Written:
 		if s.before() != s.Replicas && !s.Delete {
 			o.scaled = append(o.scaled, fmt.Sprintf("%s from %d to %d replicas", s.Member, s.before(), s.Replicas))
 		}
 		return true
-	case isStale:
+	case apply.Stale:
 		o.stale = true
-	case isRefused:
+	case apply.Refused:
 		o.refused[s.Member] = frame.AtMost(longestComplaint, err.Error())
 	default:
 		o.err = errors.Join(o.err, fmt.Errorf("writing the ReplicaSet in cluster %s: %w", s.Member, err))
@@ -142,47 +125,17 @@ func (o *outcome) add(e *end) bool {
 	return false
 }
 
-// resultOf is how the write of a step ended.
-func (s *step) resultOf(err error) result {
-	if apierrors.IsNotFound(err) && s.local.set != nil { // otherwise the namespace does not exist
-		return isStale
-	}
-	return resultOf(err)
-}
-
-// resultOf is how a write ended.
-func resultOf(err error) result {
-	switch {
-	case err == nil:
-		return isWritten
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-		return isStale
-	case frame.IsRefused(err):
-		return isRefused
-	default:
-		return isFailed
-	}
-}
-
-// operation is what the step writes.
-func (s *step) operation() operation {
-	switch {
-	case s.Delete:
-		return deleting
-	case s.Leaving:
-		return scaling
-	case s.local.set == nil:
-		return creating
-	default:
-		return applying
-	}
-}
-
 // act carries out the steps: first those that lower, then the others, as far as those that failed leave room. If a read is out of date, the others wait for the next look.
 func (r *reconciler) act(ctx context.Context, v *view) *outcome {
 	o := &outcome{refused: map[string]string{}}
-	kept := r.all(ctx, v.frs, v.lower, o)
-	if rest, err := r.afford(v, kept); err != nil {
+	kept, was := r.all(ctx, v.frs, v.lower, o), r.appliedOf(client.ObjectKeyFromObject(v.frs))
+	rest, err := apply.Afford(v.rest, kept, (*step).raise, func(by int32, s *step) (_ bool, err error) {
+		if s.Replicas -= by; !s.Leaving {
+			s.rendered, err = render(v.policy, s.Replicas, v.frs.UID)
+		}
+		return err == nil && (s.Local != nil || s.Replicas > 0) && !isDone(s, v.frs.UID, was), err
+	})
+	if err != nil {
 		o.err = errors.Join(o.err, err)
 	} else if !o.stale {
 		r.all(ctx, v.frs, rest, o)
@@ -191,35 +144,8 @@ func (r *reconciler) act(ctx context.Context, v *view) *outcome {
 	return o
 }
 
-// afford are the steps that do not lower, with so many replicas less as others keep.
-func (r *reconciler) afford(v *view, kept int64) ([]step, error) {
-	if kept == 0 {
-		return v.rest, nil
-	}
-	raises := make([]int32, len(v.rest))
-	for i := range v.rest {
-		raises[i] = max(v.rest[i].Replicas-v.rest[i].before(), 0)
-	}
-	allocation.Afford(raises, kept)
-	was := r.appliedOf(client.ObjectKeyFromObject(v.frs))
-	var rest []step
-	for i, s := range v.rest {
-		if n := s.before() + raises[i]; n < s.Replicas {
-			s.Replicas = n
-			if !s.Leaving {
-				var err error
-				if s.rendered, err = render(v.policy, n, v.frs.UID); err != nil {
-					return nil, err
-				}
-			}
-			if s.Local == nil && n == 0 || isDone(&s, v.frs.UID, was) {
-				continue
-			}
-		}
-		rest = append(rest, s)
-	}
-	return rest, nil
-}
+// raise is how many replicas more the cluster is asked for by the step.
+func (s *step) raise() int32 { return s.Replicas - s.before() }
 
 // before is how many replicas the ReplicaSet asks for before the step.
 func (s *step) before() int32 {
@@ -236,13 +162,11 @@ func (r *reconciler) all(ctx context.Context, frs *v1alpha1.FederatedReplicaSet,
 		errands[i] = members.Errand{Object: key, Member: steps[i].Member}
 	}
 	for i, end := range r.writing.Each(ctx, errands, func(ctx context.Context, i int) end {
-		err := r.write(ctx, key, &steps[i])
-		is := steps[i].resultOf(err)
-		r.measures.wrote(steps[i].operation(), is)
-		return end{&steps[i], r.patient(failure{errands[i], false}, is), err}
+		err := r.write(ctx, key, frs.UID, &steps[i])
+		return end{&steps[i], r.patient(failure{errands[i], false}, apply.ResultOf(err)), err}
 	}) {
 		if end == nil || !o.add(end) {
-			kept += int64(max(steps[i].before()-steps[i].Replicas, 0))
+			kept += int64(max(-steps[i].raise(), 0))
 		}
 	}
 	return kept
@@ -251,7 +175,7 @@ func (r *reconciler) all(ctx context.Context, frs *v1alpha1.FederatedReplicaSet,
 // end is how a write ended.
 type end struct {
 	step *step
-	is   result
+	is   apply.Result
 	err  error
 }
 
@@ -261,54 +185,40 @@ type failure struct {
 	reads bool
 }
 
-// patient is a result, or a refusal if requests for a ReplicaSet have failed for too long: its cluster answers and cannot store anything, for instance. Then others get what is due there.
-func (r *reconciler) patient(of failure, is result) result {
-	if is != isFailed {
+// patient is a apply.Result, or a refusal if requests for a ReplicaSet have failed for too long: its cluster answers and cannot store anything, for instance. Then others get what is due there.
+func (r *reconciler) patient(of failure, is apply.Result) apply.Result {
+	if is != apply.Failed {
 		r.failing.Delete(of)
 		return is
 	}
 	now := r.clock.Now()
 	if since, known := r.failing.LoadOrStore(of, now); known && now.Sub(since.(time.Time)) >= failsFor {
-		return isRefused
+		return apply.Refused
 	}
 	return is
 }
 
 // write carries out one step. It fails if the ReplicaSet has changed since it was read.
-func (r *reconciler) write(ctx context.Context, frs types.NamespacedName, s *step) error {
+func (r *reconciler) write(ctx context.Context, frs types.NamespacedName, owner types.UID, s *step) error {
 	to, err := r.members.Client(s.Member)
 	if err != nil {
 		return err
 	}
-	set := s.local.set
-	switch s.operation() {
-	case deleting:
-		err := to.Delete(ctx, &appsv1.ReplicaSet{ObjectMeta: *set.DeepCopy()}, client.Preconditions{UID: &set.UID, ResourceVersion: &set.ResourceVersion}, client.PropagationPolicy(metav1.DeletePropagationBackground))
-		return client.IgnoreNotFound(err)
-	case scaling:
-		patch, err := json.Marshal(map[string]any{
-			"metadata": map[string]any{"uid": set.UID, "resourceVersion": set.ResourceVersion}, "spec": map[string]any{"replicas": s.Replicas},
-		})
-		if err != nil {
-			return err
-		}
-		err = to.Patch(ctx, &appsv1.ReplicaSet{ObjectMeta: *set.DeepCopy()}, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
-		return err
+	w := &apply.Step{
+		In: to, Live: to, Wanted: s.object, Replicas: s.Replicas, Delete: s.Delete, Manager: v1alpha1.FieldManager,
+		Owns: func(object client.Object) bool { return object.GetLabels()[v1alpha1.OwnerLabel] == string(owner) },
 	}
-	object := s.object.DeepCopy()
-	if set == nil {
-		err = to.Create(ctx, object, client.FieldOwner(v1alpha1.FieldManager))
-	} else {
-		var version string
-		if version, err = frame.UpgradeToApplied(ctx, to, &appsv1.ReplicaSet{ObjectMeta: *set}, v1alpha1.FieldManager); err != nil {
-			return err
-		}
-		object.SetUID(set.UID)
-		object.SetResourceVersion(version)
-		err = to.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.ForceOwnership, client.FieldOwner(v1alpha1.FieldManager))
+	if s.local.set != nil {
+		w.Before = &appsv1.ReplicaSet{ObjectMeta: *s.local.set}
 	}
-	if err == nil {
-		r.appliedOf(frs).Store(s.Member, applied{object.GetUID(), s.hash, object.GetGeneration()})
+	operation := w.Operation()
+	object, err := w.Do(ctx)
+	if operation == apply.Delete {
+		err = client.IgnoreNotFound(err)
+	}
+	r.measures.wrote(operation, apply.ResultOf(err))
+	if err == nil && s.object != nil {
+		r.appliedOf(frs).Remember(s.Member, object, s.hash)
 	}
 	return err
 }
@@ -320,6 +230,6 @@ func (r *reconciler) tell(ctx context.Context, frs *v1alpha1.FederatedReplicaSet
 	}
 	slices.Sort(o.scaled)
 	all := strings.Join(o.scaled, ", ")
-	r.events.Eventf(frs, nil, corev1.EventTypeNormal, v1alpha1.ReasonClusterScaled, "ScaleCluster", "scaled %s", frame.AtMost(900, all))
+	frame.Normal(v1alpha1.ReasonClusterScaled, "ScaleCluster", "scaled %s", all).Send(r.events, frs, nil)
 	klog.FromContext(ctx).V(2).Info("Scaled clusters", "federatedreplicaset", klog.KObj(frs), "clusters", all)
 }

@@ -15,9 +15,11 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/berth-project/berth/pkg/controller/apply"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	model "github.com/berth-project/berth/pkg/federation"
 	"github.com/berth-project/berth/pkg/members"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // Members are the clusters. No method waits for a cluster.
@@ -191,14 +193,14 @@ func (r *reconciler) recall(ctx context.Context, l *local, how *reading) {
 
 // answered says what an API server has answered. One that answers with errors is late: members.Set says whether it is there. If it has done so for too long, nothing is known of it.
 func (r *reconciler) answered(ctx context.Context, l *local, s *seen, of failure, cached *reading) {
-	is := isWritten
+	is := apply.Written
 	if s.err != nil {
-		is = isFailed
+		is = apply.Failed
 	}
 	switch r.patient(of, is) {
-	case isWritten:
+	case apply.Written:
 		l.set, l.Local, l.Taken = s.set, s.local, s.taken
-	case isFailed:
+	case apply.Failed:
 		klog.FromContext(ctx).V(2).Info("Cannot read a cluster", "cluster", l.Name, "err", s.err)
 		l.Late = true
 		r.recall(ctx, l, cached)
@@ -275,7 +277,7 @@ func (r *reconciler) localOf(set *appsv1.ReplicaSet, pods []corev1.Pod) *model.L
 	available, terminating := int32(0), int32(0)
 	for i := range pods {
 		pod := &pods[i]
-		if !metav1.IsControlledBy(pod, set) || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		if !metav1.IsControlledBy(pod, set) || podstate.HasEnded(pod) {
 			continue
 		}
 		if pod.DeletionTimestamp != nil {
@@ -301,13 +303,8 @@ func (r *reconciler) localOf(set *appsv1.ReplicaSet, pods []corev1.Pod) *model.L
 
 func (r *reconciler) podOf(pod *corev1.Pod, minReadySeconds int32) model.Pod {
 	p := model.Pod{Bound: pod.Spec.NodeName != ""}
-	for i := range pod.Status.Conditions {
-		switch c := &pod.Status.Conditions[i]; {
-		case c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue:
-			p.Available = !c.LastTransitionTime.Add(time.Duration(minReadySeconds) * time.Second).After(r.clock.Now())
-		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable && !p.Bound:
-			p.UnschedulableSince = c.LastTransitionTime.Time
-		}
-	}
+	ready, since := podstate.IsReady(pod)
+	p.Available = ready && !since.Add(time.Duration(minReadySeconds)*time.Second).After(r.clock.Now())
+	_, p.UnschedulableSince = podstate.IsUnschedulable(pod)
 	return p
 }

@@ -1,12 +1,11 @@
 package federation
 
 import (
-	"sync"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/berth-project/berth/pkg/controller/apply"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/members"
 )
@@ -33,29 +32,6 @@ var (
 		"1 if the spec is valid, all clusters answer, and every cluster is asked for what it should have, and 0 if not.", []string{"namespace", "federatedreplicaset"}, nil)
 	allDesc = prometheus.NewDesc("berth_federatedreplicasets",
 		"Number of FederatedReplicaSets. They have metrics of their own as long as they have no more than 5000 clusters, all together.", nil, nil)
-	writesDesc = prometheus.NewDesc("berth_federatedreplicaset_writes_total",
-		"Writes to ReplicaSets in clusters, by operation (create, apply, scale, delete) and outcome: written, stale (changed since it was read, and tried again), refused (by the API server), failed.",
-		[]string{"operation", "outcome"}, nil)
-)
-
-// operation is what is written.
-type operation string
-
-const (
-	creating operation = "create"
-	applying operation = "apply"
-	scaling  operation = "scale"
-	deleting operation = "delete"
-)
-
-// result is how a write ended.
-type result string
-
-const (
-	isWritten result = "written"
-	isStale   result = "stale"
-	isRefused result = "refused"
-	isFailed  result = "failed"
 )
 
 var (
@@ -69,118 +45,66 @@ var (
 // more.
 const mostMeasured = 5000
 
-// measures are the numbers of a hub. They are safe for concurrent use.
+// measures are the numbers of a hub.
 type measures struct {
-	// members returns what is known of the members.
-	members func() []members.Status
-
-	mu       sync.Mutex
-	measured map[types.NamespacedName]*v1alpha1.FederatedReplicaSetStatus
-	// sum is the weight of all that is measured.
-	sum int
-	// others are the FederatedReplicaSets above the bound.
-	others map[types.NamespacedName]bool
-	writes map[write]int
+	*frame.Measures[*v1alpha1.FederatedReplicaSetStatus]
+	writes *prometheus.CounterVec
 }
 
-type write struct {
-	operation operation
-	result    result
-}
-
-var _ prometheus.Collector = &measures{}
-
-func newMeasures(all func() []members.Status) *measures {
-	return &measures{members: all, measured: map[types.NamespacedName]*v1alpha1.FederatedReplicaSetStatus{}, others: map[types.NamespacedName]bool{}, writes: map[write]int{}}
-}
-
-// weightOf is what a status counts for the bound. One without clusters has metrics too.
-func weightOf(status *v1alpha1.FederatedReplicaSetStatus) int { return max(len(status.Clusters), 1) }
-
-func (m *measures) take(frs types.NamespacedName, status *v1alpha1.FederatedReplicaSetStatus) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.drop(frs)
-	if m.sum+weightOf(status) > mostMeasured {
-		m.others[frs] = true
-		return
-	}
-	m.measured[frs] = status.DeepCopy()
-	m.sum += weightOf(status)
-}
-
-func (m *measures) forget(frs types.NamespacedName) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.drop(frs)
-}
-
-func (m *measures) drop(frs types.NamespacedName) {
-	if before := m.measured[frs]; before != nil {
-		m.sum -= weightOf(before)
-	}
-	delete(m.measured, frs)
-	delete(m.others, frs)
+// newMeasures takes what is known of the members.
+func newMeasures(all membership) *measures {
+	writes := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "berth_federatedreplicaset_writes_total",
+		Help: "Writes to ReplicaSets in clusters, by operation (create, apply, scale, delete) and outcome: written, stale (changed since it was read, and tried again), refused (by the API server), failed.",
+	}, []string{"operation", "outcome"})
+	return &measures{writes: writes, Measures: frame.NewMeasures(frame.Series[*v1alpha1.FederatedReplicaSetStatus]{
+		Count: allDesc, Own: []*prometheus.Desc{replicasDesc, availableDesc, capacityDesc, clustersDesc, mayExceedDesc, placedDesc, readyDesc}, Others: []prometheus.Collector{all, writes},
+		Most: mostMeasured, Weight: func(status *v1alpha1.FederatedReplicaSetStatus) int { return max(len(status.Clusters), 1) }, // one without clusters has metrics too
+		Send: func(status *v1alpha1.FederatedReplicaSetStatus, gauge func(*prometheus.Desc, float64, ...string)) {
+			in := map[v1alpha1.ClusterState]int{}
+			for i := range status.Clusters {
+				c := &status.Clusters[i]
+				in[c.State]++
+				gauge(replicasDesc, float64(c.Wanted), c.Name)
+				gauge(availableDesc, float64(c.AvailableReplicas), c.Name)
+				capacity := -1.0
+				if c.Capacity != nil {
+					capacity = float64(c.Capacity.Replicas)
+				}
+				gauge(capacityDesc, capacity, c.Name)
+			}
+			for _, state := range clusterStates {
+				gauge(clustersDesc, float64(in[state]), string(state))
+			}
+			gauge(mayExceedDesc, float64(status.MayExceedBy))
+			gauge(placedDesc, frame.OneIf(!meta.IsStatusConditionFalse(status.Conditions, v1alpha1.PlacedCondition)))
+			gauge(readyDesc, frame.OneIf(meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ReadyCondition)))
+		},
+	})}
 }
 
 // wrote counts a write.
-func (m *measures) wrote(o operation, r result) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.writes[write{o, r}]++
+func (m *measures) wrote(o apply.Operation, is apply.Result) {
+	m.writes.WithLabelValues(string(o), string(is)).Inc()
 }
 
+// membership is what is known of the members.
+type membership func() []members.Status
+
 // Describe implements prometheus.Collector.
-func (m *measures) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{memberDesc, expiryDesc, replicasDesc, availableDesc, capacityDesc, clustersDesc, mayExceedDesc, placedDesc, readyDesc, allDesc, writesDesc} {
-		ch <- desc
-	}
+func (all membership) Describe(ch chan<- *prometheus.Desc) {
+	ch <- memberDesc
+	ch <- expiryDesc
 }
 
 // Collect implements prometheus.Collector.
-func (m *measures) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
-	}
-	for _, member := range m.members() {
+func (all membership) Collect(ch chan<- prometheus.Metric) {
+	for _, member := range all() {
 		if !member.Expires.IsZero() {
-			gauge(expiryDesc, float64(member.Expires.Unix()), member.Name)
+			ch <- prometheus.MustNewConstMetric(expiryDesc, prometheus.GaugeValue, float64(member.Expires.Unix()), member.Name)
 		}
 		for _, state := range memberStates {
-			gauge(memberDesc, oneIf(member.State == state), member.Name, string(state))
+			ch <- prometheus.MustNewConstMetric(memberDesc, prometheus.GaugeValue, frame.OneIf(member.State == state), member.Name, string(state))
 		}
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for frs, status := range m.measured {
-		in := map[v1alpha1.ClusterState]int{}
-		for i := range status.Clusters {
-			c := &status.Clusters[i]
-			in[c.State]++
-			gauge(replicasDesc, float64(c.Wanted), frs.Namespace, frs.Name, c.Name)
-			gauge(availableDesc, float64(c.AvailableReplicas), frs.Namespace, frs.Name, c.Name)
-			capacity := -1.0
-			if c.Capacity != nil {
-				capacity = float64(c.Capacity.Replicas)
-			}
-			gauge(capacityDesc, capacity, frs.Namespace, frs.Name, c.Name)
-		}
-		for _, state := range clusterStates {
-			gauge(clustersDesc, float64(in[state]), frs.Namespace, frs.Name, string(state))
-		}
-		gauge(mayExceedDesc, float64(status.MayExceedBy), frs.Namespace, frs.Name)
-		gauge(placedDesc, oneIf(!meta.IsStatusConditionFalse(status.Conditions, v1alpha1.PlacedCondition)), frs.Namespace, frs.Name)
-		gauge(readyDesc, oneIf(meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ReadyCondition)), frs.Namespace, frs.Name)
-	}
-	gauge(allDesc, float64(len(m.measured)+len(m.others)))
-	for w, n := range m.writes {
-		ch <- prometheus.MustNewConstMetric(writesDesc, prometheus.CounterValue, float64(n), string(w.operation), string(w.result))
-	}
-}
-
-func oneIf(holds bool) float64 {
-	if holds {
-		return 1
-	}
-	return 0
 }

@@ -108,15 +108,15 @@ func TestTheNumberOfTimeSeriesIsBounded(t *testing.T) {
 	}
 	for round := range 2 { // what is known already counts once
 		for i := range mostMeasured/clusters + 10 {
-			m.take(types.NamespacedName{Namespace: "ns", Name: fmt.Sprint(i)}, status)
+			m.Take(types.NamespacedName{Namespace: "ns", Name: fmt.Sprint(i)}, status)
 		}
 		if n := testutil.CollectAndCount(m, "berth_federatedreplicaset_replicas"); n != mostMeasured {
 			t.Errorf("round %d: %d series, want %d", round, n, mostMeasured)
 		}
 	}
 	expectSeries(t, m, map[string]float64{"berth_federatedreplicasets{}": mostMeasured/clusters + 10})
-	m.forget(types.NamespacedName{Namespace: "ns", Name: "0"})
-	m.take(types.NamespacedName{Namespace: "ns", Name: "55"}, status)
+	m.Forget(types.NamespacedName{Namespace: "ns", Name: "0"})
+	m.Take(types.NamespacedName{Namespace: "ns", Name: "55"}, status)
 	if n := testutil.CollectAndCount(m, "berth_federatedreplicaset_replicas"); n != mostMeasured {
 		t.Errorf("%d series after one was deleted and another took its place, want %d", n, mostMeasured)
 	}

@@ -2,7 +2,6 @@ package federation
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,10 +11,8 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -24,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/berth-project/berth/pkg/controller/apply"
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	model "github.com/berth-project/berth/pkg/federation"
@@ -31,8 +29,6 @@ import (
 )
 
 const (
-	// batchWindow is how long Berth waits if something has changed in the clusters, or while it wrote.
-	batchWindow = 200 * time.Millisecond
 	// unknownInterval is how often a hub that has just started looks whether it knows its clusters.
 	unknownInterval = time.Second
 	// cascadeInterval is how often a cluster is asked again whose ReplicaSet is to be deleted.
@@ -43,8 +39,6 @@ const (
 	failsFor = time.Minute
 	// longestComplaint bounds what is quoted of a cluster, in bytes. It chooses what its errors say.
 	longestComplaint = 300
-	// longestMessage bounds the message of a condition, in bytes.
-	longestMessage = 4096
 )
 
 // reconciler writes the ReplicaSets and the status of FederatedReplicaSets, one at a time per worker.
@@ -63,7 +57,7 @@ type reconciler struct {
 	seats model.Seats
 	// primed is when each cluster became reachable whose ReplicaSets are all in seats.
 	primed map[string]time.Time
-	// applied is what was applied last, of type types.NamespacedName to *sync.Map; see appliedOf.
+	// applied is what was applied last, of type types.NamespacedName to *apply.Memory; see appliedOf.
 	applied sync.Map
 	// reading and writing are what goes on in the clusters. Nobody waits for a slow one.
 	reading members.Errands[seen]
@@ -109,7 +103,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if !frs.DeletionTimestamp.IsZero() {
 		return r.cascade(ctx, frs)
 	}
-	if done, err := r.finalize(ctx, frs); !done {
+	if done, err := r.finalize(ctx, frs, frs.Annotations[v1alpha1.CascadeAnnotation] == "true"); !done {
 		return reconcile.Result{}, err // an event follows
 	}
 	policy, invalid := model.Compile(frs)
@@ -117,7 +111,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, r.publishInvalid(ctx, frs, invalid.ToAggregate())
 	}
 	if late := r.lateWrites(ctx, frs); late != nil {
-		return r.note(ctx, frs, policy, late, reconcile.Result{RequeueAfter: batchWindow})
+		return r.note(ctx, frs, policy, late, reconcile.Result{RequeueAfter: frame.BatchWindow})
 	}
 	v, err := r.look(ctx, frs, policy, theCaches)
 	if err != nil {
@@ -144,7 +138,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 	}
 	if written, err := r.publish(ctx, v.frs, &v.plan.Status); !written {
-		return reconcile.Result{RequeueAfter: batchWindow}, err
+		return reconcile.Result{RequeueAfter: frame.BatchWindow}, err
 	}
 	r.warn(v)
 	return r.carryOut(ctx, v)
@@ -285,7 +279,7 @@ func (r *reconciler) note(ctx context.Context, frs *v1alpha1.FederatedReplicaSet
 	for _, member := range slices.Sorted(maps.Keys(o.refused)) {
 		message := "refuses the ReplicaSet: " + o.refused[member]
 		if policy.Refuse(status, member, message, r.clock.Now()) {
-			r.events.Eventf(frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonClusterRefused, "ScaleCluster", "cluster %s %s", member, message)
+			frame.Warning(v1alpha1.ReasonClusterRefused, "ScaleCluster", "cluster %s %s", member, message).Send(r.events, frs, nil)
 			news = true
 		}
 	}
@@ -297,7 +291,7 @@ func (r *reconciler) note(ctx context.Context, frs *v1alpha1.FederatedReplicaSet
 		return reconcile.Result{}, o.err
 	}
 	if o.stale || news {
-		result.RequeueAfter = batchWindow
+		result.RequeueAfter = frame.BatchWindow
 	}
 	return result, nil
 }
@@ -305,20 +299,16 @@ func (r *reconciler) note(ctx context.Context, frs *v1alpha1.FederatedReplicaSet
 // publish writes the status if it has changed. It is false if the FederatedReplicaSet has changed since it was read.
 func (r *reconciler) publish(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, status *v1alpha1.FederatedReplicaSetStatus) (bool, error) {
 	for i := range status.Conditions { // names of hundreds of clusters would be longer than the API allows
-		status.Conditions[i].Message = frame.AtMost(longestMessage, status.Conditions[i].Message)
+		status.Conditions[i].Message = frame.Message(status.Conditions[i].Message)
 	}
-	r.measures.take(client.ObjectKeyFromObject(frs), status)
+	r.measures.Take(client.ObjectKeyFromObject(frs), status.DeepCopy())
 	if isStored(status, &frs.Status) {
 		return true, nil
 	}
 	written := frs.DeepCopy()
 	written.Status = *status.DeepCopy()
-	written.ManagedFields = nil // the cache does not keep them
-	switch err := r.client.Status().Update(ctx, written); {
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("writing the status: %w", err)
+	if done, err := frame.WriteStatus(ctx, r.client, written); !done {
+		return false, err
 	}
 	*frs = *written
 	return true, nil
@@ -359,12 +349,9 @@ func storedRest(status *v1alpha1.FederatedReplicaSetStatus) v1alpha1.FederatedRe
 func (r *reconciler) publishInvalid(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, invalid error) error {
 	status := frs.Status.DeepCopy()
 	status.ObservedGeneration = frs.Generation
-	changed := meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: v1alpha1.ReadyCondition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalid, Message: frame.AtMost(longestMessage, invalid.Error()),
-		ObservedGeneration: frs.Generation, LastTransitionTime: metav1.NewTime(r.clock.Now()),
-	})
-	if changed {
-		r.events.Eventf(frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonInvalid, "CheckSpec", "%s", frame.AtMost(900, invalid.Error()))
+	said := frame.False(v1alpha1.ReadyCondition, v1alpha1.ReasonInvalid, "%s", invalid)
+	if said.Set(&status.Conditions, frs.Generation, metav1.NewTime(r.clock.Now())) {
+		frame.Warning(v1alpha1.ReasonInvalid, "CheckSpec", "%s", invalid).Send(r.events, frs, nil)
 	}
 	_, err := r.publish(ctx, frs, status)
 	return err
@@ -379,32 +366,12 @@ func (r *reconciler) warn(v *view) {
 	if was, _ := r.warned.Swap(client.ObjectKeyFromObject(v.frs), now); was == now {
 		return
 	}
-	r.events.Eventf(v.frs, nil, corev1.EventTypeWarning, v1alpha1.ReasonUnknownCluster, "CheckSpec", "no cluster has the name %s; correct or remove it", frame.AtMost(900, strings.Join(v.plan.Unknown, ", ")))
+	frame.Warning(v1alpha1.ReasonUnknownCluster, "CheckSpec", "no cluster has the name %s; correct or remove it", frame.AtMost(900, strings.Join(v.plan.Unknown, ", "))).Send(r.events, v.frs, nil)
 }
 
-// finalize sets or removes the finalizer as the annotation says. It is false if it has changed something, or failed.
-func (r *reconciler) finalize(ctx context.Context, frs *v1alpha1.FederatedReplicaSet) (bool, error) {
-	wanted, is := frs.Annotations[v1alpha1.CascadeAnnotation] == "true", controllerutil.ContainsFinalizer(frs, v1alpha1.CascadeFinalizer)
-	if wanted == is {
-		return true, nil
-	}
-	finalizers := slices.DeleteFunc(slices.Clone(frs.Finalizers), func(f string) bool { return f == v1alpha1.CascadeFinalizer })
-	if wanted {
-		finalizers = append(finalizers, v1alpha1.CascadeFinalizer)
-	}
-	return false, r.setFinalizers(ctx, frs, finalizers)
-}
-
-func (r *reconciler) setFinalizers(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, finalizers []string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": frs.UID, "resourceVersion": frs.ResourceVersion, "finalizers": finalizers}})
-	if err != nil {
-		return err
-	}
-	err = r.client.Patch(ctx, frs.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1alpha1.FieldManager))
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // an event follows
-	}
-	return err
+// finalize sets or removes the finalizer. It is false if it has changed something, or failed.
+func (r *reconciler) finalize(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, wanted bool) (bool, error) {
+	return frame.SetFinalizer(ctx, r.client, frs, v1alpha1.CascadeFinalizer, wanted, v1alpha1.FieldManager)
 }
 
 // cascade deletes the ReplicaSets in the clusters, if the annotation asks for it. A cluster that does not answer is waited for, as long as the annotation stays.
@@ -421,7 +388,7 @@ func (r *reconciler) cascade(ctx context.Context, frs *v1alpha1.FederatedReplica
 		var errs []error
 		left := false
 		for i, end := range r.writing.Each(ctx, errands, func(ctx context.Context, i int) end { return r.deleteIn(ctx, frs, all[i]) }) {
-			if left = left || end == nil || end.is != isWritten; end != nil && end.err != nil {
+			if left = left || end == nil || end.is != apply.Written; end != nil && end.err != nil {
 				errs = append(errs, fmt.Errorf("deleting the ReplicaSet in cluster %s: %w", all[i].Name, end.err))
 			}
 		}
@@ -432,41 +399,41 @@ func (r *reconciler) cascade(ctx context.Context, frs *v1alpha1.FederatedReplica
 			return reconcile.Result{RequeueAfter: cascadeInterval}, nil
 		}
 	}
-	finalizers := slices.DeleteFunc(slices.Clone(frs.Finalizers), func(f string) bool { return f == v1alpha1.CascadeFinalizer })
-	return reconcile.Result{}, r.setFinalizers(ctx, frs, finalizers)
+	_, err := r.finalize(ctx, frs, false)
+	return reconcile.Result{}, err
 }
 
 // deleteIn deletes the ReplicaSet in a cluster. It is written if there is none any more. A cluster that does not answer, and of which nothing is known, has none.
 func (r *reconciler) deleteIn(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, m Member) end {
 	if !m.Reachable {
 		if slices.ContainsFunc(frs.Status.Clusters, func(c v1alpha1.ClusterStatus) bool { return c.Name == m.Name && max(c.Wanted, c.Replicas) > 0 }) {
-			return end{is: isFailed}
+			return end{is: apply.Failed}
 		}
-		return end{is: isWritten}
+		return end{is: apply.Written}
 	}
 	to, err := r.members.Client(m.Name)
 	if err != nil {
-		return end{is: isFailed, err: err}
+		return end{is: apply.Failed, err: err}
 	}
 	set := &metav1.PartialObjectMetadata{}
 	set.SetGroupVersionKind(replicaSetKind)
 	err = to.Get(ctx, client.ObjectKeyFromObject(frs), set)
 	if apierrors.IsNotFound(err) || err == nil && set.Labels[v1alpha1.OwnerLabel] != string(frs.UID) {
-		return end{is: isWritten}
+		return end{is: apply.Written}
 	}
 	if err != nil || !set.DeletionTimestamp.IsZero() {
-		return end{is: isFailed, err: err}
+		return end{is: apply.Failed, err: err}
 	}
 	uid := set.UID
 	err = client.IgnoreNotFound(to.Delete(ctx, set, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground)))
-	r.measures.wrote(deleting, resultOf(err))
-	return end{is: isStale, err: err}
+	r.measures.wrote(apply.Delete, apply.ResultOf(err))
+	return end{is: apply.Stale, err: err}
 }
 
 // forget drops what is remembered about a FederatedReplicaSet that does not exist any more.
 func (r *reconciler) forget(key types.NamespacedName) {
 	r.warned.Delete(key)
-	r.measures.forget(key)
+	r.measures.Forget(key)
 	r.applied.Delete(key)
 	r.failing.Range(func(of, _ any) bool {
 		if of.(failure).Object == key {
