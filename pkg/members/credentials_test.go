@@ -130,6 +130,21 @@ func TestAProfileChoosesAmongTheCommandsOfTheHub(t *testing.T) {
 	}
 }
 
+// TestTheHubWarnsOnceOfAMemberThatProvesNothing: anybody in the network may be it.
+func TestTheHubWarnsOnceOfAMemberThatProvesNothing(t *testing.T) {
+	for config, want := range map[*rest.Config]int{
+		{Host: "https://m"}: 0, {Host: "http://m"}: 1, {Host: "https://m", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}: 1,
+	} {
+		warnings := 0
+		l := &link{config: config, warn: func(string, string) { warnings++ }}
+		l.warnOfTrust()
+		l.warnOfTrust()
+		if warnings != want {
+			t.Errorf("%+v: %d warnings, want %d", config, warnings, want)
+		}
+	}
+}
+
 // TestTheHubWarnsOnceBeforeCredentialsEnd, if they say when they do.
 func TestTheHubWarnsOnceBeforeCredentialsEnd(t *testing.T) {
 	token := func(claims string) string {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,9 +71,10 @@ type link struct {
 	// changed is called with every change of the state, and with changes in the member while it is ready. It must not block.
 	changed func(Status, Change)
 
-	// warn tells the operator of the hub. Once the credentials end within expiryNotice, warned is true. Only the link's goroutine uses them.
-	warn   func(reason, message string)
-	warned bool
+	// warn tells the operator of the hub. Once it has told that the credentials end within expiryNotice, warned is true, and distrusted once it has told that nothing proves who the member is. Only the link's
+	// goroutine uses them.
+	warn               func(reason, message string)
+	warned, distrusted bool
 
 	cancel context.CancelFunc
 	done   chan struct{} // closed when nothing of it is left
@@ -177,6 +179,16 @@ func (l *link) warnOfExpiry() {
 	}
 	l.warned = true
 	l.warn("CredentialsEnd", fmt.Sprintf("the credentials for member %s end at %s: renew them before", status.Name, status.Expires.UTC().Format(time.RFC3339)))
+}
+
+// warnOfTrust warns once if the hub cannot tell the member from somebody else in the network.
+func (l *link) warnOfTrust() {
+	if l.distrusted || !l.config.Insecure && !strings.HasPrefix(l.config.Host, "http://") {
+		return
+	}
+	l.distrusted = true
+	status, _ := l.get()
+	l.warn("Insecure", fmt.Sprintf("nothing proves that %s is member %s, and others may read what the hub sends: use https with certificate-authority-data, without insecure-skip-tls-verify", l.config.Host, status.Name))
 }
 
 // label takes the labels and the cordon of the member's ClusterProfile. It is false if they have not changed.
@@ -351,6 +363,7 @@ func (s *session) run() error {
 		return err
 	}
 	s.link.arrive(s, version)
+	s.link.warnOfTrust()
 	s.link.warnOfExpiry()
 	s.askForRoom()
 	ticker := time.NewTicker(s.link.options.ProbeInterval)
