@@ -315,6 +315,10 @@ test-watch-faults: tools build ## 40 min | Let each component see the past, skip
 	for seed in 1 2 3 4 5; do $(GO) test -count=1 -timeout=30m -v ./test/watch -run TheControllerGoesOn -every-write=5 -seed=$$seed || exit 1; done
 	$(GO) test -count=1 -timeout=10m -v ./test/federation -run TestTheHubHoldsTheTotalWhateverItSees -faults=4m
 
+.PHONY: test-bad-members
+test-bad-members: tools build ## 7 min | Let a member of a federation be dead, slow, lying, read-only, older and renamed at random for five minutes, and see that the others are not harmed.
+	$(GO) test -count=1 -timeout=15m -v ./test/federation -run TestABadMemberHarmsNoOther -faults=5m
+
 .PHONY: test-sidecars
 test-sidecars: tools build ## 4 min | Change, break and scale pods with SidecarSets and a budget for three minutes, while the leading controller is killed again and again.
 	$(GO) test -count=1 -timeout=10m -v ./test/sidecar -run TestLimitsHoldWhileLeadersAreKilled -faults=3m
