@@ -71,11 +71,11 @@ func TestCommandsOfBerthWhatifAreCommandsOfKubectlBerth(t *testing.T) {
 	}{
 		"it runs":                      {[]string{"simulate", "-f", file, "--replicas", "3"}, "a          0      2      2", "", 0},
 		"flags before the command":     {[]string{"-n", "shop", "--request-timeout=1s", "simulate", "-f", file, "--replicas=3"}, "3 replicas", "", 0},
-		"--help":                       {[]string{"explain", "--help"}, "kubectl berth explain pod/NAME [flags]", "", 0},
+		"--help":                       {[]string{"explain", "--help"}, "kubectl berth explain POD... [flags]", "", 0},
 		"help":                         {[]string{"help", "rebalance"}, "--policy-config-file", "", 0},
 		"the list of commands":         {[]string{"--help"}, console.Simulate.Short, "", 0},
 		"an unknown flag":              {[]string{"explain", "--why"}, "", "kubectl berth: unknown flag: --why\n", 1},
-		"a wrong argument":             {[]string{"explain", "node/web", "--server=http://127.0.0.1:1"}, "", "kubectl berth: say which pod is meant as NAME, pod/NAME or pod NAME\n", 1},
+		"a wrong argument":             {[]string{"explain", "node/web", "--server=http://127.0.0.1:1"}, "", "kubectl berth: node/web: name objects as NAME, TYPE/NAME or TYPE NAME, where TYPE is a pod\n", 1},
 		"no cluster":                   {[]string{"explain", "pod/web", "--server=http://127.0.0.1:1"}, "", "kubectl berth: no API server answers at http://127.0.0.1:1", 1},
 		"completion of commands":       {[]string{"__complete", "expl"}, "explain\t" + console.Explain.Short + "\n", "ShellCompDirectiveNoFileComp", 0},
 		"completion of flags":          {[]string{"__complete", "explain", "--out"}, "--output\tOutput format", "ShellCompDirective", 0},
@@ -104,29 +104,5 @@ func TestKubectlBerthSaysThatBerthWhatifIsMissing(t *testing.T) {
 	out, errOut, code := berth("explain", "pod/web")
 	if out != "" || code != 1 || strings.Count(errOut, "\n") != 1 || !strings.Contains(errOut, "kubectl berth: the program berth-whatif, which runs this command, is neither in "+filepath.Dir(os.Args[0])) {
 		t.Errorf("exit code %d, printed %q and %q", code, out, errOut)
-	}
-}
-
-func TestThePageGetsWhatBerthWhatifSays(t *testing.T) {
-	install(t)
-	whatIf := console.WhatIf{Connection: []string{"--server=http://127.0.0.1:1"}}
-	for name, ask := range map[string]func() ([]byte, error){
-		"explain":  func() ([]byte, error) { return whatIf.Explain(t.Context(), "shop", "web-1") },
-		"simulate": func() ([]byte, error) { return whatIf.Simulate(t.Context(), "shop", "web", 3) },
-	} {
-		if answer, err := ask(); err == nil || !strings.HasPrefix(err.Error(), "no API server answers at http://127.0.0.1:1") || answer != nil {
-			t.Errorf("%s: %q, %v", name, answer, err)
-		}
-	}
-}
-
-func TestThePageConnectsAsItsCommand(t *testing.T) {
-	root := cli.NewCommand(genericiooptions.NewTestIOStreamsDiscard())
-	if err := root.ParseFlags([]string{"--context", "staging", "--as=me", "--as-group=a,b", "--as-group=c", "--insecure-skip-tls-verify"}); err != nil {
-		t.Fatal(err)
-	}
-	got := strings.Join(console.ConnectionOf(root.PersistentFlags()), " ")
-	if want := "--as=me --as-group=a,b --as-group=c --context=staging --insecure-skip-tls-verify=true"; got != want {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }

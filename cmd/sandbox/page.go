@@ -11,7 +11,6 @@ import (
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
 	"github.com/berth-project/berth/internal/sandbox"
-	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/ui"
 )
 
@@ -33,8 +32,7 @@ func listenForPage(ctx context.Context, address string) (net.Listener, error) {
 // servePage serves the page of a sandbox until the context ends, and returns its URL once it can be opened.
 func servePage(ctx context.Context, out io.Writer, listener net.Listener, name string, s *sandbox.Sandbox) (url string, err error) {
 	ctrl.SetLogger(logr.Discard()) // the page shows errors
-	whatIf := &console.WhatIf{Connection: []string{"--kubeconfig=" + s.Kubeconfig()}}
-	page, err := ui.Open(ctx, product.PageConfig(s.RESTConfig()), ui.Options{Title: ui.Title{Cluster: "sandbox " + name}, Explain: whatIf.Explain, Simulate: whatIf.Simulate})
+	page, err := ui.Open(ctx, product.PageConfig(s.RESTConfig()), ui.Options{Title: ui.Title{Cluster: "sandbox " + name}})
 	if err != nil {
 		return "", fmt.Errorf("opening the page: %w", err)
 	}

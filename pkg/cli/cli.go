@@ -13,7 +13,7 @@ import (
 // NewCommand is the whole program, for console.Main.
 func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	root, flags := console.NewRoot("kubectl-berth", "Where the pods of a workload run, how many of them run there, and why", streams)
-	root.AddCommand(newStatus(flags, streams), newTree(flags, streams), newWait(flags, streams), newEviction(flags, streams), newPause(flags, streams), newResume(flags, streams),
+	root.AddCommand(newStatus(flags, streams), newWait(flags, streams), newEviction(flags, streams), newPause(flags, streams), newResume(flags, streams),
 		newLint(streams), newUI(flags, streams), newDoctor(flags, streams), newMigrate(flags, streams), newVersion(flags, streams),
 		delegate(console.Explain, streams), delegate(console.Simulate, streams), delegate(console.Rebalance, streams))
 	return root

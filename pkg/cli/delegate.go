@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -21,22 +20,18 @@ func delegate(command console.Summary, streams genericiooptions.IOStreams) *cobr
 		DisableFlagParsing: true,
 		Args:               cobra.ArbitraryArgs,
 	}
-	run := func(ctx context.Context, streams genericiooptions.IOStreams, args ...string) error {
-		var whatIf console.WhatIf
-		return whatIf.Run(ctx, streams, args[0], args[1:]...)
-	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return run(cmd.Context(), streams, append([]string{cmd.Name()}, args...)...)
+		return console.RunWhatIf(cmd.Context(), streams, append([]string{cmd.Name()}, args...)...)
 	}
 	cmd.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
-		if err := run(cmd.Root().Context(), streams, cmd.Name(), "--help"); err != nil {
+		if err := console.RunWhatIf(cmd.Root().Context(), streams, cmd.Name(), "--help"); err != nil {
 			fmt.Fprintln(streams.ErrOut, err)
 		}
 	})
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, toComplete string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		var out bytes.Buffer
 		typed := append(append([]string{cobra.ShellCompRequestCmd, cmd.Name()}, args...), toComplete)
-		if err := run(cmd.Context(), genericiooptions.IOStreams{In: streams.In, Out: &out, ErrOut: streams.ErrOut}, typed...); err != nil {
+		if err := console.RunWhatIf(cmd.Context(), genericiooptions.IOStreams{In: streams.In, Out: &out, ErrOut: streams.ErrOut}, typed...); err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
 		return completions(out.String())

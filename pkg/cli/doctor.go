@@ -156,14 +156,14 @@ func (c *doctorCommand) run(ctx context.Context, cluster *console.Cluster, _ []s
 		}
 		all = append(all, done)
 	}
-	structured, err := c.output.Structured(c.out, all)
+	structured, err := c.output.Structured(c.out, "Check", all)
 	if !structured {
 		colors := map[string]console.Color{resultOK: console.Green, resultProblem: console.Red, resultUnknown: console.Yellow}
-		rows := [][]console.Cell{{{Text: "CHECK"}, {Text: "RESULT"}, {Text: "SAYS"}}}
+		rows := [][]console.Cell{console.Cells("CHECK", "RESULT", "SAYS")}
 		for _, check := range all {
 			rows = append(rows, []console.Cell{{Text: check.Name}, {Text: check.Result, Color: colors[check.Result]}, {Text: check.Says}})
 		}
-		err = console.PrintTable(c.out, console.PaletteFor(c.out), rows)
+		err = c.output.Table(c.out, console.PaletteFor(c.out), rows)
 	}
 	if err == nil && failed {
 		return &console.ExitError{Code: 1}

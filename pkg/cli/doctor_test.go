@@ -192,11 +192,11 @@ func TestDoctorBeforeInstall(t *testing.T) {
 			cmd.SetArgs(append([]string{"--before-install", "-o=json"}, tc.args...))
 			err := cmd.ExecuteContext(t.Context())
 			said := ""
-			var all []Check
-			if json.Unmarshal(out.Bytes(), &all) != nil && err != nil {
+			var list struct{ Items []Check }
+			if json.Unmarshal(out.Bytes(), &list) != nil && err != nil {
 				said = err.Error()
 			}
-			for _, check := range all {
+			for _, check := range list.Items {
 				if check.Result != resultOK {
 					said += check.Name + " " + check.Result + ": " + check.Says
 				}
@@ -355,11 +355,12 @@ func TestDoctor(t *testing.T) {
 			cluster := clusterOf(t, objects...)
 			cluster.WithWatch = interceptor.NewClient(answering(t, cluster, cmp.Or(tc.server, "v1.35.4"), tc.denied...).WithWatch, tc.funcs)
 			var out, table bytes.Buffer
-			err := (&doctorCommand{out: &out, output: console.AsJSON}).run(t.Context(), cluster, nil)
-			var got []Check
-			if json.Unmarshal(out.Bytes(), &got) != nil || len(got) != len(checks) {
+			err := (&doctorCommand{out: &out, output: console.Output{Format: "json"}}).run(t.Context(), cluster, nil)
+			var list struct{ Items []Check }
+			if json.Unmarshal(out.Bytes(), &list) != nil || len(list.Items) != len(checks) {
 				t.Fatalf("%v, printed\n%s", err, out.String())
 			}
+			got := list.Items
 			var exit *console.ExitError
 			if problems := strings.Contains(strings.Join(tc.want, "\n"), " problem: "); problems != errors.As(err, &exit) {
 				t.Errorf("ended with %v", err)
@@ -379,7 +380,7 @@ func TestDoctor(t *testing.T) {
 					t.Errorf("got %q, want %q", bad[i], want)
 				}
 			}
-			if err := (&doctorCommand{out: &table, output: console.AsTable}).run(t.Context(), cluster, nil); err != nil && !errors.As(err, &exit) || !strings.HasPrefix(table.String(), "CHECK") {
+			if err := (&doctorCommand{out: &table}).run(t.Context(), cluster, nil); err != nil && !errors.As(err, &exit) || !strings.HasPrefix(table.String(), "CHECK") {
 				t.Errorf("%v, printed\n%s", err, table.String())
 			}
 		})

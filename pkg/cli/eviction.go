@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -14,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/clock"
@@ -69,38 +67,27 @@ type evictionCommand struct {
 func newEviction(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
 	c := &evictionCommand{out: streams.Out}
 	cmd := &cobra.Command{
-		Use:   "eviction POD",
+		Use:   "eviction POD...",
 		Short: "Whether a pod can be evicted now, which budgets hold it, and which pods they miss",
 		Long: `Whether a pod can be evicted now: the API server's answer in a dry run, which needs the right to evict. Below, each budget that covers the pod with its count, and the pods that
 do not count as available, each with the reason. It evicts nothing.
 
 A pod that may restart for its latest spec counts as available again after a time that berth-controller measures. This command cannot know how long it has waited: the answer of the API server counts.`,
-		Example: "  kubectl berth eviction web-7c9d8-x2x4k",
-		Args:    cobra.RangeArgs(1, 2),
-		RunE:    console.OnCluster(flags, c.run),
+		Example:           "  kubectl berth eviction web-7c9d8-x2x4k",
+		ValidArgsFunction: console.CompleteNames(flags, 1, console.Pods),
+		RunE:              console.OnCluster(flags, c.run),
 	}
 	c.output.AddTo(cmd.Flags())
 	return cmd
 }
 
 func (c *evictionCommand) run(ctx context.Context, cluster *console.Cluster, args []string) error {
-	pod := &corev1.Pod{}
-	name, err := console.PodName(args)
-	if err != nil {
-		return err
-	}
-	if err := cluster.Get(ctx, types.NamespacedName{Namespace: cluster.Namespace, Name: name}, pod); err != nil {
-		return err
-	}
-	r := EvictionReport{Namespace: pod.Namespace, Pod: pod.Name, Budgets: []BudgetCount{}}
-	r.Allowed, r.Says = tryEviction(ctx, cluster, pod)
-	for _, of := range []func(context.Context, *console.Cluster, *corev1.Pod) []BudgetCount{unavailableBudgets, disruptionBudgets} {
-		r.Budgets = append(r.Budgets, of(ctx, cluster, pod)...)
-	}
-	if done, err := c.output.Structured(c.out, r); done {
-		return err
-	}
-	return c.print(&r)
+	return c.output.ForPods(ctx, c.out, cluster, args, "EvictionReport", func(pod *corev1.Pod) (any, error) {
+		r := EvictionReport{Namespace: pod.Namespace, Pod: pod.Name, Budgets: []BudgetCount{}}
+		r.Allowed, r.Says = tryEviction(ctx, cluster, pod)
+		r.Budgets = append(append(r.Budgets, unavailableBudgets(ctx, cluster, pod)...), disruptionBudgets(ctx, cluster, pod)...)
+		return &r, nil
+	}, func(r any) error { return c.print(r.(*EvictionReport)) })
 }
 
 // tryEviction asks the API server. allowed is nil if it did not answer the question.
@@ -186,22 +173,20 @@ func (c *evictionCommand) print(r *EvictionReport) error {
 		_, err := fmt.Fprintln(c.out, "  no budget covers it")
 		return err
 	}
-	rows := [][]console.Cell{{{Text: "  BUDGET"}, {Text: "NEEDS"}, {Text: "AVAILABLE"}, {Text: "OF"}, {Text: "ALLOWS"}}}
-	missing := [][]console.Cell{{{Text: "  MISSING"}, {Text: "BUDGET"}, {Text: "STATE"}, {Text: "WHY"}}}
-	number := func(n int32) console.Cell { return console.Cell{Text: strconv.Itoa(int(n))} }
+	rows, missing := [][]console.Cell{console.Cells("  BUDGET", "NEEDS", "AVAILABLE", "OF", "ALLOWS")}, [][]console.Cell{console.Cells("  MISSING", "BUDGET", "STATE", "WHY")}
 	for _, of := range r.Budgets {
 		if of.Unknown != "" {
-			missing = append(missing, []console.Cell{{Text: "  ?"}, {Text: of.Name}, {Text: "unknown"}, {Text: of.Unknown}})
+			missing = append(missing, console.Cells("  ?", of.Name, "unknown", of.Unknown))
 			continue
 		}
-		rows = append(rows, []console.Cell{{Text: "  " + of.Kind + "/" + of.Name}, number(of.Needs), number(of.Available), number(of.Total), number(of.Allows)})
+		rows = append(rows, console.Cells("  "+of.Kind+"/"+of.Name, number(of.Needs), number(of.Available), number(of.Total), number(of.Allows)))
 		for _, pod := range of.Missing {
-			missing = append(missing, []console.Cell{{Text: "  pod/" + pod.Name}, {Text: of.Name}, {Text: string(pod.State)}, {Text: pod.Why}})
+			missing = append(missing, console.Cells("  pod/"+pod.Name, of.Name, string(pod.State), pod.Why))
 		}
 	}
-	err := console.PrintTable(c.out, p, rows)
+	err := c.output.Table(c.out, p, rows)
 	if err == nil && len(missing) > 1 {
-		err = console.PrintTable(c.out, p, missing)
+		err = c.output.Table(c.out, p, missing)
 	}
 	return err
 }

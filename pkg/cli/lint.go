@@ -113,7 +113,7 @@ func (c *lintCommand) run() error {
 			mistakes++
 		}
 	}
-	done, err := c.output.Structured(c.out, append([]Finding{}, l.findings...))
+	done, err := c.output.Structured(c.out, "Finding", append([]Finding{}, l.findings...))
 	if !done {
 		err = c.print(l, mistakes)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,11 +21,12 @@ type pauseCommand struct {
 	out io.Writer
 	// pauses is false for resume.
 	pauses bool
+	dryRun string
 }
 
 func newPause(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
 	return (&pauseCommand{out: streams.Out, pauses: true}).command(flags, &cobra.Command{
-		Use:   "pause SPREAD",
+		Use:   "pause SPREAD...",
 		Short: "Keep the descheduler from moving the pods of a spread",
 		Long: `Keep the descheduler from moving the pods of a spread, by the annotation ` + v1beta1.PausedAnnotation + `.
 
@@ -37,40 +39,55 @@ budgets limit it.`,
 
 func newResume(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
 	return (&pauseCommand{out: streams.Out}).command(flags, &cobra.Command{
-		Use:     "resume SPREAD",
+		Use:     "resume SPREAD...",
 		Short:   "Let the descheduler move the pods of a paused spread again",
 		Example: "  kubectl berth resume web",
 	})
 }
 
 func (c *pauseCommand) command(flags *console.Flags, cmd *cobra.Command) *cobra.Command {
-	cmd.Args, cmd.ValidArgsFunction, cmd.RunE = cobra.ExactArgs(1), console.SpreadNames(flags), console.OnCluster(flags, c.run)
+	cmd.ValidArgsFunction, cmd.RunE = console.CompleteNames(flags, 1, console.Spreads), console.OnCluster(flags, c.run)
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if !slices.Contains([]string{"none", "server", "client"}, c.dryRun) {
+			return fmt.Errorf("--dry-run=%s: it must be none, server or client", c.dryRun)
+		}
+		return nil
+	}
+	cmd.Flags().StringVar(&c.dryRun, "dry-run", "none", `"none", "server" (the API server tries the change) or "client" (nothing is sent).`)
 	return cmd
 }
 
 func (c *pauseCommand) run(ctx context.Context, cluster *console.Cluster, args []string) error {
-	name := args[0]
-	spread, err := getSpread(ctx, cluster, name)
+	names, err := console.Names(args, console.Spreads)
 	if err != nil {
 		return err
 	}
-	verb := "is"
-	if c.pauses == moves.IsPaused(spread) {
-		verb = "was already"
+	for _, name := range names {
+		spread, err := cluster.GetSpread(ctx, name)
+		if err != nil {
+			return err
+		}
+		text := map[bool]string{true: "paused", false: "resumed"}[c.pauses]
+		if c.pauses == moves.IsPaused(spread) {
+			text = "already " + text
+		}
+		before, options := spread.DeepCopy(), []client.PatchOption{}
+		if c.pauses {
+			metav1.SetMetaDataAnnotation(&spread.ObjectMeta, v1beta1.PausedAnnotation, "true")
+		} else {
+			delete(spread.Annotations, v1beta1.PausedAnnotation)
+		}
+		if c.dryRun != "none" {
+			text, options = text+" ("+c.dryRun+" dry run)", append(options, client.DryRunAll)
+		}
+		if c.dryRun != "client" {
+			if err := cluster.Patch(ctx, spread, client.MergeFrom(before), options...); err != nil {
+				return err
+			}
+		}
+		if _, err := fmt.Fprintln(c.out, console.NameOf(v1beta1.Kind.Kind, v1beta1.Kind.Group, name), text); err != nil {
+			return err
+		}
 	}
-	before := spread.DeepCopy()
-	if c.pauses {
-		metav1.SetMetaDataAnnotation(&spread.ObjectMeta, v1beta1.PausedAnnotation, "true")
-	} else {
-		delete(spread.Annotations, v1beta1.PausedAnnotation)
-	}
-	if err := cluster.Patch(ctx, spread, client.MergeFrom(before)); err != nil {
-		return err
-	}
-	text := "WorkloadSpread %[2]s %[1]s paused: the descheduler moves none of its pods. New pods still get their subset.\nTo end this: kubectl berth resume %[2]s\n"
-	if !c.pauses {
-		text = "WorkloadSpread %[2]s %[1]s resumed: the descheduler may move its pods.\n"
-	}
-	_, err = fmt.Fprintf(c.out, text, verb, name)
-	return err
+	return nil
 }

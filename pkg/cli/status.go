@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -9,26 +10,38 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
-	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
-	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
 )
 
+// lookInterval is how often commands that wait read the cluster.
+const lookInterval = time.Second
+
+// now is the time. A command runs at one moment, and synctest controls the clock of tests.
+func now() time.Time { return time.Now() } //nolint:forbidigo // see above
+
+// reported are the kinds that status knows. A name without a type is one of the first three.
+var reported = []*console.Kind{console.Spreads, console.United, console.Federated, console.SidecarSets}
+
 // statusCommand is "kubectl berth status".
 type statusCommand struct {
-	selection
-	out, errOut io.Writer
-	output      console.Output
-	watch       bool
+	out, errOut   io.Writer
+	output        console.Output
+	allNamespaces bool
+	labels        string
+	watch         bool
 }
 
 func newStatus(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
@@ -38,263 +51,260 @@ func newStatus(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.
 		Short: "Where the pods of each spread, UnitedDeployment and FederatedReplicaSet are, what keeps others, and what happens next",
 		Long: `Where the pods of each spread, UnitedDeployment and FederatedReplicaSet are, what keeps others, and what happens next.
 
-TYPE is workloadspread (ws), uniteddeployment (ud), federatedreplicaset (frs) or sidecarset, as with kubectl get. Without it, SidecarSets are left out.
-
---watch follows spreads only; follow the others with kubectl get --watch.`,
+TYPE is workloadspread (ws), uniteddeployment (ud), federatedreplicaset (frs) or sidecarset, as with kubectl get. Without it, SidecarSets are left out.`,
 		Example: `  kubectl berth status
   kubectl berth status web --watch
   kubectl berth status -l team=shop
   kubectl berth status -A -o json
   kubectl berth status ws web api
   kubectl berth status sidecarset/log-agent`,
-		ValidArgsFunction: console.NamesOfDivided(flags),
+		ValidArgsFunction: console.CompleteNames(flags, 3, reported...),
 		RunE:              console.OnCluster(flags, c.run),
 	}
 	c.output.AddTo(cmd.Flags())
-	c.addTo(cmd.Flags())
-	cmd.Flags().BoolVarP(&c.watch, "watch", "w", false, "Print again whenever a status changes, until interrupted.")
+	cmd.Flags().BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "Objects of all namespaces.")
+	cmd.Flags().StringVarP(&c.labels, "selector", "l", "", "Objects with these labels, as in kubectl get -l.")
+	cmd.Flags().BoolVarP(&c.watch, "watch", "w", false, "Print again whenever something has changed, until interrupted.")
 	return cmd
 }
 
 func (c *statusCommand) run(ctx context.Context, cluster *console.Cluster, args []string) error {
-	asked, err := wantedOf(args)
+	asked, err := console.ParseNames(args, 3, reported...)
 	if err != nil {
 		return err
 	}
-	if c.watch {
-		return c.follow(ctx, cluster, asked)
-	}
-	all := []any{}
-	for _, w := range asked {
-		found, err := c.find(ctx, cluster, w)
-		if err != nil {
-			return err
+	var shown []byte
+	for first, failing := true, false; ; first = false {
+		all, err := c.findAll(ctx, cluster, asked)
+		var printed bytes.Buffer
+		if err == nil {
+			err = c.print(&printed, all, len(asked) == 1 && asked[0].Name != "")
 		}
-		if len(found) == 0 && w.name != "" {
-			return console.NoSuchDivided(w.name, cluster.Namespace)
+		switch {
+		case err != nil && (first || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)):
+			return err
+		case err != nil && !failing && ctx.Err() == nil:
+			fmt.Fprintln(c.errOut, "kubectl berth:", console.Advise(err)+"; trying again")
+		case err == nil && (first || !bytes.Equal(printed.Bytes(), shown)):
+			shown = printed.Bytes()
+			if err := c.show(shown, len(all) == 0, cluster.Namespace); err != nil {
+				return err
+			}
+		}
+		failing = err != nil
+		if !c.watch {
+			return nil
+		}
+		select {
+		case <-time.After(lookInterval):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// show writes what was printed. If nothing was found, it says on standard error what kubectl get says.
+func (c *statusCommand) show(printed []byte, none bool, namespace string) error {
+	if c.watch && console.IsTerminal(c.out) {
+		fmt.Fprint(c.out, "\x1b[H\x1b[2J") // move the cursor to the top and clear the screen
+	}
+	switch {
+	case none && c.allNamespaces:
+		fmt.Fprintln(c.errOut, "No resources found")
+	case none:
+		fmt.Fprintf(c.errOut, "No resources found in %s namespace.\n", namespace)
+	}
+	_, err := c.out.Write(printed)
+	return err
+}
+
+func (c *statusCommand) findAll(ctx context.Context, cluster *console.Cluster, asked []console.Named) ([]report.Report, error) {
+	all := []report.Report{}
+	for i := range asked {
+		found, err := c.find(ctx, cluster, &asked[i])
+		if err != nil {
+			return nil, err
+		}
+		if len(found) == 0 && asked[i].Name != "" {
+			return nil, asked[i].NoSuch(cluster.Namespace)
 		}
 		all = append(all, found...)
 	}
-	return c.print(all, cmp.Or(asked[0].kind, v1beta1.Kind.Kind)+"s")
-}
-
-// follow prints spreads again and again.
-func (c *statusCommand) follow(ctx context.Context, cluster *console.Cluster, asked []wanted) error {
-	if c.output == console.AsJSON || c.output == console.AsYAML {
-		return errors.New("--watch prints tables; leave -o out, or watch the objects with kubectl get workloadspreads --watch -o json")
-	}
-	if len(asked) > 1 || asked[0].kind != "" && asked[0].kind != v1beta1.Kind.Kind {
-		return errors.New("--watch follows spreads, all or one; follow other objects with kubectl get --watch")
-	}
-	options, err := c.of(cluster, asked[0].name)
-	if err != nil {
-		return err
-	}
-	first := true
-	return (&following{Cluster: cluster, options: options, changed: func(spreads []v1beta1.WorkloadSpread) (bool, error) {
-		if first && asked[0].name != "" && len(spreads) == 0 {
-			return true, console.NoSuchDivided(asked[0].name, cluster.Namespace)
-		}
-		first = false
-		return false, c.print(reportsOf(spreads), v1beta1.Kind.Kind+"s")
-	}, lost: func(err error) {
-		fmt.Fprintln(c.errOut, "kubectl berth:", console.Advise(err)+"; trying again")
-	}}).run(ctx)
-}
-
-func reportsOf(spreads []v1beta1.WorkloadSpread) (all []any) {
-	for i := range spreads {
-		all = append(all, reportOf(&spreads[i]))
-	}
-	return all
+	return all, nil
 }
 
 // find are the reports of what the command line names.
-func (c *statusCommand) find(ctx context.Context, cluster *console.Cluster, w wanted) ([]any, error) {
-	if w.kind == sidecarv1beta1.Kind.Kind {
-		return sidecars(ctx, cluster, w.name)
+func (c *statusCommand) find(ctx context.Context, cluster *console.Cluster, n *console.Named) (all []report.Report, _ error) {
+	var options []client.ListOption
+	switch {
+	case n.Name != "" && (c.allNamespaces || c.labels != ""):
+		return nil, errors.New("a name and --all-namespaces or --selector do not go together; name the namespace with -n")
+	case n.Name != "":
+		options = append(options, client.MatchingFields{"metadata.name": n.Name})
+	case c.labels != "":
+		selector, err := labels.Parse(c.labels)
+		if err != nil {
+			return nil, fmt.Errorf("--selector: %w", err)
+		}
+		options = append(options, client.MatchingLabelsSelector{Selector: selector})
 	}
-	options, err := c.of(cluster, w.name)
-	if err != nil {
-		return nil, err
-	}
-	var all []any
-	if w.kind == "" || w.kind == v1beta1.Kind.Kind {
-		var list v1beta1.WorkloadSpreadList
-		if err := cluster.List(ctx, &list, options...); err != nil {
+	for _, kind := range n.Kinds {
+		list, in := kind.NewList(), options
+		if !c.allNamespaces && !kind.Everywhere {
+			in = append(slices.Clone(options), client.InNamespace(cluster.Namespace))
+		}
+		err := cluster.List(ctx, list, in...)
+		switch optional := len(n.Kinds) > 1 && kind != console.Spreads; {
+		case err == nil:
+		case optional && meta.IsNoMatchError(err):
+			continue
+		case optional && apierrors.IsForbidden(err): // a role may be from a time before the kind
+			fmt.Fprintf(c.errOut, "kubectl berth: without %ss: %s\n", kind.Kind, console.Advise(err))
+			continue
+		default:
 			return nil, err
 		}
-		all = reportsOf(list.Items)
-	}
-	// A role may be from a time before the other kinds. They are left out then, and a line says so.
-	if w.kind == "" || w.kind == unitedv1beta1.Kind.Kind {
-		list, err := listUnited(ctx, cluster, options)
-		if err := c.without("UnitedDeployments", err); err != nil {
+		if err := meta.EachListItem(list, func(item runtime.Object) error {
+			all = append(all, report.Of(item.(metav1.Object), now()))
+			return nil
+		}); err != nil {
 			return nil, err
-		}
-		for i := range list {
-			all = append(all, report.OfUnited(&list[i], now()))
-		}
-	}
-	if w.kind == "" || w.kind == federationv1alpha1.Kind.Kind {
-		list, err := listFederated(ctx, cluster, options)
-		if err := c.without("FederatedReplicaSets", err); err != nil {
-			return nil, err
-		}
-		for i := range list {
-			all = append(all, report.OfFederated(&list[i], now()))
 		}
 	}
 	return all, nil
 }
 
-// without says that a kind is left out, if it may not be listed. It returns any other error.
-func (c *statusCommand) without(kind string, err error) error {
-	if !apierrors.IsForbidden(err) {
+// print prints reports. isOne is true if the command line names one object.
+func (c *statusCommand) print(w io.Writer, all []report.Report, isOne bool) error {
+	var names []string
+	for i := range all {
+		names = append(names, console.NameOf(all[i].Of.Kind, all[i].Of.Group, all[i].Metadata.Name))
+	}
+	var content any = all
+	if isOne && len(all) == 1 {
+		content = &all[0]
+	}
+	if done, err := c.output.Structured(w, "Report", content, names...); done {
 		return err
 	}
-	fmt.Fprintf(c.errOut, "kubectl berth: without %s: %s\n", kind, console.Advise(err))
-	return nil
-}
-
-// print prints reports of kinds.
-func (c *statusCommand) print(all []any, kinds string) error {
-	if done, err := c.output.Structured(c.out, all); done {
-		return err
-	}
-	if c.watch && console.IsTerminal(c.out) {
-		fmt.Fprint(c.out, "\x1b[H\x1b[2J") // move the cursor to the top and clear the screen
-	}
-	if len(all) == 0 {
-		_, err := fmt.Fprintf(c.out, "No %s found.\n", kinds)
-		return err
-	}
-	for i, r := range all {
+	for i := range all {
 		if i > 0 {
-			fmt.Fprintln(c.out)
+			fmt.Fprintln(w)
 		}
-		var is printed
-		switch r := r.(type) {
-		case report.Spread:
-			is = c.ofSpread(&r)
-		case report.United:
-			is = c.ofUnited(&r)
-		case report.Federated:
-			is = c.ofFederated(&r)
-		case report.Sidecars:
-			is = ofSidecars(&r)
-		}
-		if err := is.to(c.out); err != nil {
+		if err := c.printOne(w, &all[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// printed is a report as the terminal shows it.
-type printed struct {
-	heading []console.Cell
-	// tables come below the heading, and notes below these.
-	tables [][][]console.Cell
-	notes  []string
-	next   string
-}
-
-func (r *printed) to(w io.Writer) error {
-	p := console.PaletteFor(w)
-	for _, table := range append([][][]console.Cell{{r.heading}}, r.tables...) {
-		if err := console.PrintTable(w, p, table); err != nil {
-			return err
+func (c *statusCommand) printOne(w io.Writer, r *report.Report) error {
+	state := console.Cell{Text: "Ready", Color: console.Green}
+	if !r.Ready {
+		state = console.Cell{Text: cmp.Or(r.Reason, "Unknown"), Color: console.Yellow}
+	}
+	name := r.Metadata.Name
+	if r.Of.Kind != console.Spreads.Kind {
+		name = strings.ToLower(r.Of.Kind) + "/" + name
+	}
+	heading := console.Cells(name, r.Target, r.Strategy)
+	if c.allNamespaces {
+		heading = console.Cells(r.Metadata.Namespace, name, r.Target, r.Strategy)
+	}
+	if r.Target != "" {
+		heading = append(heading, console.Cell{Text: report.Pods(r.Replicas, "asked for", "asked for")})
+	}
+	heading = slices.DeleteFunc(append(heading, state), func(cell console.Cell) bool { return cell.Text == "" })
+	p := console.PaletteFor(c.out)
+	if err := console.PrintTable(w, p, [][]console.Cell{heading}); err != nil {
+		return err
+	}
+	for _, table := range [][][]console.Cell{c.subsetRows(r), c.moveRows(r)} {
+		if len(table) > 1 {
+			if err := c.output.Table(w, p, table); err != nil {
+				return err
+			}
 		}
 	}
-	for _, note := range r.notes {
-		if _, err := fmt.Fprintf(w, "  %s\n", p.Paint(console.Yellow, note)); err != nil {
-			return err
-		}
+	for _, note := range notes(r) {
+		fmt.Fprintf(w, "  %s\n", p.Paint(console.Yellow, note))
 	}
-	_, err := fmt.Fprintln(w, "  next: "+r.next)
+	_, err := fmt.Fprintln(w, "  next: "+r.Next)
 	return err
 }
 
-func (c *statusCommand) ofSpread(r *report.Spread) printed {
-	state := console.Cell{Text: "Ready", Color: console.Green}
-	if !r.Ready {
-		state = console.Cell{Text: string(r.Reason), Color: console.Red}
-		if r.Reason == "" {
-			state = console.Cell{Text: "Unknown", Color: console.Yellow}
-		}
-	}
-	is := printed{next: r.Next, tables: [][][]console.Cell{c.subsetRows(r)},
-		heading: []console.Cell{{Text: c.nameOf(r.Namespace, r.Name)}, {Text: r.Target}, {Text: r.Strategy}, {Text: report.Pods(r.Replicas, "asked for", "asked for")}, state}}
+// notes are what a person should know besides the tables.
+func notes(r *report.Report) (notes []string) {
 	for _, of := range []struct {
 		n    int32
 		what string
 	}{{r.Pending, "pending"}, {r.Unplaced, "in no subset"}, {r.Adopted, "bound by others"}, {r.Surplus, "above quota"}} {
 		if of.n > 0 {
-			is.notes = append(is.notes, report.Pods(of.n, of.what, of.what))
+			notes = append(notes, report.Pods(of.n, of.what, of.what))
 		}
 	}
 	if r.Paused {
-		is.notes = append(is.notes, "paused: the descheduler moves none of its pods")
+		notes = append(notes, "paused: the descheduler moves none of its pods")
 	}
-	if len(r.Moves) > 0 && c.output == console.AsWide {
-		rows := [][]console.Cell{{{Text: "  MOVED"}, {Text: "FROM"}, {Text: "TO"}, {Text: "REASON"}, {Text: "ROUND"}, {Text: "IN FLIGHT"}}}
-		for i := range r.Moves {
-			m := &r.Moves[i]
-			var pods []string
-			for _, pod := range m.InFlight {
-				pods = append(pods, pod.Name)
-			}
-			rows = append(rows, []console.Cell{{Text: "  " + duration.HumanDuration(now().Sub(m.Time.Time)) + " ago"}, {Text: cmp.Or(m.From, "-")}, {Text: cmp.Or(m.To, "-")}, {Text: m.Reason},
-				{Text: number(m.Round)}, {Text: cmp.Or(strings.Join(pods, " "), "-")}})
-		}
-		is.tables = append(is.tables, rows)
-	}
-	return is
+	return append(notes, r.Notes...)
 }
 
-func (c *statusCommand) subsetRows(r *report.Spread) [][]console.Cell {
-	if len(r.Subsets) == 0 {
+// moveRows are the last moves of the descheduler, for -o wide.
+func (c *statusCommand) moveRows(r *report.Report) [][]console.Cell {
+	if !c.output.IsWide() {
 		return nil
 	}
+	rows := [][]console.Cell{console.Cells("  MOVED", "FROM", "TO", "REASON", "ROUND", "IN FLIGHT")}
+	for i := range r.Moves {
+		m := &r.Moves[i]
+		var pods []string
+		for _, pod := range m.InFlight {
+			pods = append(pods, pod.Name)
+		}
+		rows = append(rows, console.Cells("  "+duration.HumanDuration(now().Sub(m.Time.Time))+" ago", cmp.Or(m.From, "-"), cmp.Or(m.To, "-"), m.Reason, number(m.Round), cmp.Or(strings.Join(pods, " "), "-")))
+	}
+	return rows
+}
+
+func (c *statusCommand) subsetRows(r *report.Report) (rows [][]console.Cell) {
 	// While there are several revisions, each has a row of its own, because it has the quota for itself.
 	divided := slices.ContainsFunc(r.Subsets, func(s report.Subset) bool { return len(s.Revisions) > 0 })
-	head := []console.Cell{{Text: "  SUBSET"}, {Text: "KEPT"}, {Text: "QUOTA"}, {Text: "FILL"}, {Text: "SCHEDULABLE"}}
-	if r.ByTarget {
-		head = slices.Insert(head, 3, console.Cell{Text: "TARGET"})
-	}
-	if divided {
-		head = slices.Insert(head, 1, console.Cell{Text: "REVISION"})
-	}
-	if c.output == console.AsWide {
-		head = append(head, console.Cell{Text: "PLANNED"}, console.Cell{Text: "MESSAGE"})
-	}
-	rows := [][]console.Cell{head}
-	for _, s := range r.Subsets {
-		quota := "-"
-		if s.Quota != nil {
-			quota = strconv.Itoa(int(*s.Quota))
+	elsewhere := slices.ContainsFunc(r.Subsets, func(s report.Subset) bool { return s.Cluster != "" })
+	add := func(name, revision, kept, quota, target string, fill, schedulable console.Cell, cluster, message string) {
+		row := console.Cells("  " + name)
+		if divided {
+			row = append(row, console.Cell{Text: revision})
 		}
-		schedulable := console.Cell{Text: "yes"}
+		row = append(row, console.Cells(kept, quota)...)
+		if r.ByTarget || c.output.IsWide() {
+			row = append(row, console.Cell{Text: target})
+		}
+		row = append(row, fill, schedulable)
+		if elsewhere {
+			row = append(row, console.Cell{Text: cmp.Or(cluster, "-")})
+		}
+		if c.output.IsWide() {
+			row = append(row, console.Cell{Text: message})
+		}
+		rows = append(rows, row)
+	}
+	add("SUBSET", "REVISION", "KEPT", "QUOTA", "TARGET", console.Cell{Text: "FILL"}, console.Cell{Text: "SCHEDULABLE"}, "CLUSTER", "MESSAGE")
+	for _, s := range r.Subsets {
+		quota, schedulable := "-", console.Cell{Text: "yes"}
+		if s.Quota != nil {
+			quota = number(*s.Quota)
+		}
 		if !s.Schedulable {
 			schedulable = console.Cell{Text: "no", Color: console.Yellow}
 		}
 		for _, scope := range s.Scopes() {
-			row := []console.Cell{{Text: "  " + s.Name}, {Text: strconv.Itoa(int(scope.Pods))}, {Text: quota}, bar(s, scope.Pods, r.ByTarget), schedulable}
-			if r.ByTarget {
-				row = slices.Insert(row, 3, console.Cell{Text: strconv.Itoa(int(s.Target))})
-			}
-			if divided {
-				row = slices.Insert(row, 1, console.Cell{Text: scope.Name})
-			}
-			if c.output == console.AsWide {
-				row = append(row, console.Cell{Text: strconv.Itoa(int(s.Target))}, console.Cell{Text: s.Message})
-			}
-			rows = append(rows, row)
+			add(s.Name, scope.Name, number(scope.Pods), quota, number(s.Target), bar(s, scope.Pods, r.ByTarget), schedulable, s.Cluster, s.Message)
 		}
 	}
 	return rows
 }
+
+func number(n int32) string { return strconv.Itoa(int(n)) }
 
 // barWidth is the width of a full quota.
 const barWidth = 20

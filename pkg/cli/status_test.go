@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -114,7 +113,7 @@ func TestStatusPrints(t *testing.T) {
 		return out.String(), err
 	}
 	t.Run("a table", func(t *testing.T) {
-		got, err := print(statusCommand{output: console.AsTable}, "web")
+		got, err := print(statusCommand{}, "web")
 		want := `web   Deployment/web   Adaptive   4 pods asked for   Ready
   SUBSET   KEPT   QUOTA   FILL                   SCHEDULABLE
   a        1      2       ██████████··········   no
@@ -128,14 +127,14 @@ func TestStatusPrints(t *testing.T) {
 	})
 	t.Run("a table with targets", func(t *testing.T) {
 		for spec, want := range map[string]string{
-			shares: `web   Deployment/web      7 pods asked for   Ready
+			shares: `web   Deployment/web   Fixed   7 pods asked for   Ready
   SUBSET   KEPT   QUOTA   TARGET   FILL                   SCHEDULABLE
   a        1      2       1        ████████████████████   yes
   b        1      2       1        ████████████████████   yes
   c        5      5       5        ████████████████████   yes
   next: nothing: every pod is where it belongs
 `,
-			`subsets: [{name: a}, {name: b, minReplicas: 2}, {name: c, minReplicas: 2}]`: `web   Deployment/web      7 pods asked for   Ready
+			`subsets: [{name: a}, {name: b, minReplicas: 2}, {name: c, minReplicas: 2}]`: `web   Deployment/web   Fixed   7 pods asked for   Ready
   SUBSET   KEPT   QUOTA   TARGET   FILL                   SCHEDULABLE
   a        1      -       3        ██████··············   yes
   b        1      -       2        ██████████··········   yes
@@ -145,7 +144,7 @@ func TestStatusPrints(t *testing.T) {
 		} {
 			spread := testkit.Spread(t, spec, `{observedReplicas: 7, subsetStatuses: [{name: a, replicas: 1}, {name: b, replicas: 1}, {name: c, replicas: 5}]}`)
 			var out bytes.Buffer
-			if err := (&statusCommand{out: &out, output: console.AsTable}).run(t.Context(), clusterOf(t, spread), []string{"web"}); err != nil {
+			if err := (&statusCommand{out: &out}).run(t.Context(), clusterOf(t, spread), []string{"web"}); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(want, out.String()); diff != "" {
@@ -154,8 +153,8 @@ func TestStatusPrints(t *testing.T) {
 		}
 	})
 	t.Run("wide", func(t *testing.T) {
-		got, err := print(statusCommand{output: console.AsWide, selection: selection{allNamespaces: true}})
-		for _, part := range []string{"shop/web", "PLANNED", "pods that find no node: 1"} {
+		got, err := print(statusCommand{output: console.Output{Format: "wide"}, allNamespaces: true})
+		for _, part := range []string{"shop   web ", "TARGET", "pods that find no node: 1"} {
 			if err != nil || !strings.Contains(got, part) {
 				t.Errorf("%v, printed\n%swithout %q", err, got, part)
 			}
@@ -178,16 +177,24 @@ func TestStatusPrints(t *testing.T) {
 		}
 	})
 	t.Run("for programs", func(t *testing.T) {
-		for _, format := range []console.Output{console.AsJSON, console.AsYAML} {
-			got, err := print(statusCommand{output: format}, "web")
-			var reports []report.Spread
-			if err := errors.Join(err, yaml.UnmarshalStrict([]byte(got), &reports)); err != nil || len(reports) != 1 || *reports[0].Subsets[0].Quota != 2 || reports[0].Subsets[1].Quota != nil {
-				t.Errorf("%s: %v, %+v", format, err, reports)
+		for _, format := range []string{"json", "yaml"} {
+			got, err := print(statusCommand{output: console.Output{Format: format}}, "web")
+			var r report.Report
+			if err := errors.Join(err, yaml.Unmarshal([]byte(got), &r)); err != nil || r.Metadata.Name != "web" || *r.Subsets[0].Quota != 2 || r.Subsets[1].Quota != nil {
+				t.Errorf("%s: %v, %+v", format, err, r)
 			}
+		}
+		for format, want := range map[string]string{"name": "workloadspread.apps.kruise.io/web\n", "jsonpath={.items[*].metadata.name}": "web"} {
+			if got, err := print(statusCommand{output: console.Output{Format: format}}); err != nil || got != want {
+				t.Errorf("-o %s: %v, %q", format, err, got)
+			}
+		}
+		if got, err := print(statusCommand{output: console.Output{NoHeaders: true}}, "web"); err != nil || strings.Contains(got, "SUBSET") || !strings.Contains(got, "  a   1   2 ") {
+			t.Errorf("--no-headers: %v, %q", err, got)
 		}
 	})
 	t.Run("an unknown name", func(t *testing.T) {
-		if _, err := print(statusCommand{output: console.AsTable}, "wbe"); err == nil || !strings.Contains(err.Error(), `no WorkloadSpread, UnitedDeployment or FederatedReplicaSet "wbe" in namespace "shop"`) {
+		if _, err := print(statusCommand{}, "wbe"); err == nil || !strings.Contains(err.Error(), `no WorkloadSpread, UnitedDeployment or FederatedReplicaSet "wbe" in namespace "shop"`) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -195,113 +202,67 @@ func TestStatusPrints(t *testing.T) {
 		labelled := spread.DeepCopy()
 		labelled.Name, labelled.Labels = "labelled", map[string]string{"team": "shop"}
 		var out bytes.Buffer
-		c := statusCommand{out: &out, output: console.AsTable, selection: selection{labels: "team in (shop, x)"}}
+		c := statusCommand{out: &out, labels: "team in (shop, x)"}
 		if err := c.run(t.Context(), clusterOf(t, spread, labelled), nil); err != nil || !strings.HasPrefix(out.String(), "labelled ") || strings.Contains(out.String(), "\nweb ") {
 			t.Errorf("%v, printed\n%s", err, out.String())
 		}
 		for labels, want := range map[string]string{"team=": "", "=": "--selector"} {
-			c := statusCommand{out: &bytes.Buffer{}, output: console.AsTable, selection: selection{labels: labels}}
+			c := statusCommand{out: &bytes.Buffer{}, errOut: &bytes.Buffer{}, labels: labels}
 			if err := c.run(t.Context(), clusterOf(t, spread), nil); fmt.Sprint(err) == "<nil>" != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 				t.Errorf("-l %s: %v", labels, err)
 			}
 		}
-		if _, err := print(statusCommand{selection: selection{labels: "a=b"}}, "web"); err == nil {
+		if _, err := print(statusCommand{labels: "a=b"}, "web"); err == nil {
 			t.Error("a name and a selector are accepted together")
 		}
 	})
 }
 
-// TestStatusWatch changes a spread many times in a row. The command lists the spreads once, and prints at once and then at most once for each interval.
+// TestStatusWatch prints at once and then once for each look that shows something new. When the API server does not answer, it says so once and goes on.
 func TestStatusWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		cluster := clusterOf(t, testkit.Spread(t, twoThenAny, `{observedReplicas: 3, subsetStatuses: [{name: a}, {name: b}]}`))
-		lists := 0
+		away := false
 		cluster.WithWatch = interceptor.NewClient(cluster.WithWatch, interceptor.Funcs{
 			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-				lists++
-				return c.List(ctx, list, options...)
-			},
-		})
-		var printed []string
-		c := statusCommand{output: console.AsTable, watch: true, out: writer(func(text string) {
-			if strings.Contains(text, "next:") {
-				printed = append(printed, text)
-			}
-		})}
-		ended := make(chan error, 1)
-		go func() { ended <- c.run(ctx, cluster, nil) }()
-		synctest.Wait()
-		if len(printed) != 1 {
-			t.Fatalf("printed at first %q", printed)
-		}
-		for range 3 {
-			for pods := range int32(50) {
-				now := &v1beta1.WorkloadSpread{}
-				if err := cluster.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, now); err != nil {
-					t.Fatal(err)
-				}
-				now.Status.PendingPods = pods
-				if err := cluster.Status().Update(t.Context(), now); err != nil {
-					t.Fatal(err)
-				}
-			}
-			time.Sleep(mostOften)
-			synctest.Wait()
-		}
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		if last := printed[len(printed)-1]; len(printed) != 4 || !strings.Contains(last, "49 pods are on the way") || lists != 1 {
-			t.Errorf("listed %d times, and printed %d times, at last %q; want 1 list, 4 prints and 49 pods on the way", lists, len(printed), last)
-		}
-	})
-}
-
-// TestStatusWatchGoesOn ends the watch, and lets a list fail. The command says so once, and goes on when the API server answers again.
-func TestStatusWatchGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		cluster := clusterOf(t, testkit.Spread(t, twoThenAny, `{observedReplicas: 3, subsetStatuses: [{name: a}, {name: b}]}`))
-		lists, watching := 0, watch.NewFake()
-		cluster.WithWatch = interceptor.NewClient(cluster.WithWatch, interceptor.Funcs{
-			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-				if lists++; lists == 2 || lists == 3 {
+				if away {
 					return &url.Error{Op: "Get", URL: "https://10.0.0.1:6443/apis", Err: errors.New("refused")}
 				}
 				return c.List(ctx, list, options...)
 			},
-			Watch: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) (watch.Interface, error) {
-				return watching, nil
-			},
 		})
 		var out, log bytes.Buffer
-		c := statusCommand{output: console.AsTable, watch: true, out: &out, errOut: &log}
 		ended := make(chan error, 1)
-		go func() { ended <- c.run(ctx, cluster, nil) }()
-		synctest.Wait()
-		watching.Stop()
-		watching = watch.NewFake()
-		time.Sleep(4 * againAfter)
-		synctest.Wait()
+		go func() { ended <- (&statusCommand{watch: true, out: &out, errOut: &log}).run(ctx, cluster, nil) }()
+		look := func(looks int) {
+			time.Sleep(time.Duration(looks)*lookInterval - time.Millisecond)
+			synctest.Wait()
+		}
+		look(3)
+		for pods := range int32(50) {
+			now := &v1beta1.WorkloadSpread{}
+			if err := cluster.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, now); err != nil {
+				t.Fatal(err)
+			}
+			now.Status.PendingPods = pods
+			if err := cluster.Status().Update(t.Context(), now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		look(2)
+		away = true
+		look(3)
+		away = false
+		look(3)
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		if n := strings.Count(out.String(), "next:"); n != 2 || strings.Count(log.String(), "no API server answers") != 1 {
-			t.Errorf("printed %d times, with %q; want 2 times, and one line about the API server", n, log.String())
+		if n := strings.Count(out.String(), "next:"); n != 2 || !strings.Contains(out.String(), "49 pods are on the way") || strings.Count(log.String(), "no API server answers") != 1 {
+			t.Errorf("printed %d times\n%swith %q; want 2 times, and one line about the API server", n, out.String(), log.String())
 		}
 	})
-}
-
-// writer calls a function for each write.
-type writer func(string)
-
-func (w writer) Write(p []byte) (int, error) {
-	w(string(p))
-	return len(p), nil
 }
 
 // The moves of the descheduler are in the wide table, the oldest first, and in -o json.
@@ -314,13 +275,13 @@ func TestStatusShowsMoves(t *testing.T) {
 			{From: "b", To: "a", Reason: "EarlierSubsetHasRoom", Round: 2, Remaining: 1, Time: at(2 * time.Minute), InFlight: []v1beta1.PodInFlight{{UID: "1", Name: "web-1"}, {UID: "2", Name: "web-2"}}},
 			{From: "", To: "a", Reason: "EarlierSubsetHasRoom", Round: 1, Time: at(30 * time.Minute)},
 		}
-		for output, want := range map[console.Output]string{
-			console.AsWide: "  MOVED     FROM   TO   REASON                 ROUND   IN FLIGHT\n  30m ago   -      a    EarlierSubsetHasRoom   1       -\n  2m ago    b      a    EarlierSubsetHasRoom   2       web-1 web-2\n  next: 1 pod of later subsets could be in a",
-			console.AsJSON: `"inFlight": [`,
+		for format, want := range map[string]string{
+			"wide": "  MOVED     FROM   TO   REASON                 ROUND   IN FLIGHT\n  30m ago   -      a    EarlierSubsetHasRoom   1       -\n  2m ago    b      a    EarlierSubsetHasRoom   2       web-1 web-2\n  next: 1 pod of later subsets could be in a",
+			"json": `"inFlight": [`,
 		} {
 			var out bytes.Buffer
-			if err := (&statusCommand{out: &out, output: output}).run(t.Context(), clusterOf(t, spread), []string{"web"}); err != nil || !strings.Contains(out.String(), want) {
-				t.Errorf("%s: %v, printed\n%swithout %q", output, err, out.String(), want)
+			if err := (&statusCommand{out: &out, output: console.Output{Format: format}}).run(t.Context(), clusterOf(t, spread), []string{"web"}); err != nil || !strings.Contains(out.String(), want) {
+				t.Errorf("%s: %v, printed\n%swithout %q", format, err, out.String(), want)
 			}
 		}
 	})
@@ -332,11 +293,9 @@ func TestStatusOfNoSidecarSets(t *testing.T) {
 	if err := sidecarv1beta1.AddToScheme(cluster.Scheme()); err != nil {
 		t.Fatal(err)
 	}
-	for output, want := range map[console.Output]string{console.AsTable: "No SidecarSets found.\n", console.AsJSON: "[]\n"} {
-		var out bytes.Buffer
-		if err := (&statusCommand{out: &out, output: output}).run(t.Context(), cluster, []string{"sidecarsets"}); err != nil || out.String() != want {
-			t.Errorf("%s: %v, printed %q", output, err, out.String())
-		}
+	var out, log bytes.Buffer
+	if err := (&statusCommand{out: &out, errOut: &log}).run(t.Context(), cluster, []string{"sidecarsets"}); err != nil || out.String() != "" || log.String() != "No resources found in shop namespace.\n" {
+		t.Errorf("%v, printed %q and %q", err, out.String(), log.String())
 	}
 	got := console.Advise(&meta.NoKindMatchError{GroupKind: sidecarv1beta1.Kind.GroupKind(), SearchedVersions: []string{"v1beta1"}})
 	if got != "the cluster does not know SidecarSets; install Berth's CRDs with kubectl apply -k manifests/sidecar" {
@@ -347,19 +306,27 @@ func TestStatusOfNoSidecarSets(t *testing.T) {
 // Objects are named as with kubectl get.
 func TestWhatTheCommandLineNames(t *testing.T) {
 	for args, want := range map[string]string{
-		"": "[{ }]", "web": "[{ web}]", "web api": "[{ web} { api}]", "ws": "[{WorkloadSpread }]", "ws web api": "[{WorkloadSpread web} {WorkloadSpread api}]",
-		"ud/web sidecarset/log": "[{UnitedDeployment web} {SidecarSet log}]", "sidecarsets": "[{SidecarSet }]", "FederatedReplicaSet/ws": "[{FederatedReplicaSet ws}]",
-		"deployment/web": "", "ws/": "", "ws ud/web": "",
+		"": "any", "web": "any web", "web api": "any web, any api", "ws": "WorkloadSpread", "ws web api": "WorkloadSpread web, WorkloadSpread api",
+		"ud/web sidecarset/log": "UnitedDeployment web, SidecarSet log", "sidecarsets": "SidecarSet", "FederatedReplicaSet/ws": "FederatedReplicaSet ws",
+		"workloadspread.apps.kruise.io/web": "WorkloadSpread web", "deployment/web": "", "ws/": "", "ws ud/web": "",
 	} {
-		got, err := wantedOf(strings.Fields(args))
-		if (err != nil) != (want == "") || err == nil && fmt.Sprint(got) != want {
-			t.Errorf("%q: %v, %v, want %s", args, got, err, want)
+		named, err := console.ParseNames(strings.Fields(args), 3, reported...)
+		var got []string
+		for _, n := range named {
+			kind := "any"
+			if len(n.Kinds) == 1 {
+				kind = n.Kinds[0].Kind
+			}
+			got = append(got, strings.TrimSpace(kind+" "+n.Name))
+		}
+		if (err != nil) != (want == "") || err == nil && strings.Join(got, ", ") != want {
+			t.Errorf("%q: %q, %v, want %q", args, got, err, want)
 		}
 	}
 	web, api := testkit.Spread(t, twoThenAny, `{}`), testkit.Spread(t, twoThenAny, `{}`)
 	api.Name = "api"
 	var out bytes.Buffer
-	if err := (&statusCommand{out: &out, output: console.AsTable}).run(t.Context(), clusterOf(t, web, api), []string{"ws", "api", "web"}); err != nil || !strings.HasPrefix(out.String(), "api ") || !strings.Contains(out.String(), "\nweb ") {
+	if err := (&statusCommand{out: &out}).run(t.Context(), clusterOf(t, web, api), []string{"ws", "api", "web"}); err != nil || !strings.HasPrefix(out.String(), "api ") || !strings.Contains(out.String(), "\nweb ") {
 		t.Errorf("%v, printed\n%s", err, out.String())
 	}
 }

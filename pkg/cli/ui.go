@@ -47,16 +47,16 @@ func newUI(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Comm
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			ctrl.SetLogger(logr.Discard()) // the page shows errors
-			return c.run(ctx, flags, &console.WhatIf{Connection: console.ConnectionOf(cmd.InheritedFlags())})
+			return c.run(ctx, flags)
 		},
 	}
-	cmd.Flags().StringVar(&c.address, "address", "127.0.0.1", "Address to listen on. Whoever has the printed address, or can read the network, sees the pods, nodes and spreads that you may see, and may ask for explain and simulate.")
+	cmd.Flags().StringVar(&c.address, "address", "127.0.0.1", "Address to listen on. Whoever has the printed address, or can read the network, sees the pods, nodes and spreads that you may see.")
 	cmd.Flags().Uint16Var(&c.port, "port", 0, "Port to listen on; 0 picks a free one.")
 	cmd.Flags().BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "Pods and spreads of all namespaces.")
 	return cmd
 }
 
-func (c *uiCommand) run(ctx context.Context, flags *console.Flags, whatIf *console.WhatIf) error {
+func (c *uiCommand) run(ctx context.Context, flags *console.Flags) error {
 	config, err := flags.Config().ClientConfig()
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func (c *uiCommand) run(ctx context.Context, flags *console.Flags, whatIf *conso
 	if err != nil {
 		return err
 	}
-	page, err := ui.Open(ctx, config, ui.Options{Title: title, Secret: secret, Explain: whatIf.Explain, Simulate: whatIf.Simulate})
+	page, err := ui.Open(ctx, config, ui.Options{Title: title, Secret: secret})
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // interrupted before the page was ready

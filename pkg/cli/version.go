@@ -79,15 +79,15 @@ func (c *versionCommand) run(ctx context.Context, connect func() (*console.Clust
 			v.unread("the cluster", err)
 		}
 	}
-	if done, err := c.output.Structured(c.out, v); done {
+	if done, err := c.output.Structured(c.out, "Versions", v); done {
 		return err
 	}
-	rows := [][]console.Cell{{{Text: "COMPONENT"}, {Text: "VERSION"}, {Text: "FROM"}}}
+	rows := [][]console.Cell{console.Cells("COMPONENT", "VERSION", "FROM")}
 	for _, part := range v.Components {
-		rows = append(rows, []console.Cell{{Text: part.Name}, {Text: cmp.Or(part.Version, "-")}, {Text: part.From}})
+		rows = append(rows, console.Cells(part.Name, cmp.Or(part.Version, "-"), part.From))
 	}
 	p := console.PaletteFor(c.out)
-	if err := console.PrintTable(c.out, p, rows); err != nil {
+	if err := c.output.Table(c.out, p, rows); err != nil {
 		return err
 	}
 	for _, unread := range v.Unread {

@@ -71,7 +71,7 @@ func TestVersion(t *testing.T) {
 				return cluster, tc.connect
 			}
 			var out, table bytes.Buffer
-			tc.command.out, tc.command.output = &out, console.AsJSON
+			tc.command.out, tc.command.output = &out, console.Output{Format: "json"}
 			if err := tc.command.run(t.Context(), connect); err != nil {
 				t.Fatal(err)
 			}
@@ -89,7 +89,7 @@ func TestVersion(t *testing.T) {
 			if diff := cmp.Diff(tc.want, names); diff != "" || !strings.Contains(strings.Join(got.Unread, "\n"), tc.unread) || (tc.unread == "") != (len(got.Unread) == 0) {
 				t.Errorf("versions (-want +got):\n%snot read: %q, want %q", diff, got.Unread, tc.unread)
 			}
-			tc.command.out, tc.command.output = &table, console.AsTable
+			tc.command.out, tc.command.output = &table, console.Output{}
 			if err := tc.command.run(t.Context(), connect); err != nil || !strings.HasPrefix(table.String(), "COMPONENT") || strings.Count(table.String(), "not read: ") != len(got.Unread) {
 				t.Errorf("%v, printed\n%s", err, table.String())
 			}

@@ -309,7 +309,7 @@ func (d *descheduler) note(more *cycle.Report) {
 func (d *descheduler) explain(report *cycle.Report) error {
 	switch d.options.Explain {
 	case "table":
-		return report.WriteTable(d.options.Out)
+		return report.WriteTable(d.options.Out, false, false)
 	case "json":
 		return report.WriteJSON(d.options.Out)
 	default:

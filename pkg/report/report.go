@@ -1,8 +1,9 @@
-// Package report says what the status of a spread means to a person: where its pods are, what keeps others, and what happens next. The command line
-// and the page show the same report. It takes a WorkloadSpread and returns plain data; begin reading at Of.
+// Package report says what the status of an object means to a person: where its pods are, what keeps others, and what happens next. The command line
+// and the page show the same report. It takes an object and returns plain data; begin reading at Of.
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,61 +11,108 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// Spread says where the pods of a spread are and what happens next.
-type Spread struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	// Target is the workload as "Deployment/web".
-	Target   string `json:"target"`
-	Strategy string `json:"strategy"`
+// Report says where the pods of an object are and what happens next. It has the same form for every kind.
+type Report struct {
+	// Of is the kind of the object.
+	Of       metav1.GroupKind `json:"of"`
+	Metadata Metadata         `json:"metadata"`
+	// Target is the workload of a spread, as "Deployment/web", or what is in each subset or cluster. Empty for a SidecarSet.
+	Target   string `json:"target,omitempty"`
+	Strategy string `json:"strategy,omitempty"`
 	// Ready, with the reason and what to do about it if it is false.
-	Ready   bool           `json:"ready"`
-	Reason  v1beta1.Reason `json:"reason,omitempty"`
-	Message string         `json:"message,omitempty"`
-	// Paused is true if the descheduler moves none of its pods.
+	Ready   bool   `json:"ready"`
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+	// Paused is true if the descheduler moves none of the pods.
 	Paused bool `json:"paused,omitempty"`
-	// Replicas that the workload asks for, and pods that want attention.
+	// Replicas that are asked for, and pods that want attention. Of a SidecarSet, the pods that have its sidecars.
 	Replicas int32 `json:"replicas"`
 	Pending  int32 `json:"pending"`
 	Unplaced int32 `json:"unplaced"`
 	Adopted  int32 `json:"adopted"`
 	Surplus  int32 `json:"surplus"`
-	// Subsets in order. Empty if the spread divides no pods.
+	// Subsets in order, or clusters by name, or the latest version of a SidecarSet. Empty until a controller has looked at the object, and for a spread that divides no pods.
 	Subsets []Subset `json:"subsets,omitempty"`
-	// ByTarget is true if the spread has shares or minimums. The quotas and the order of the subsets then do not say where pods go; the targets do.
+	// ByTarget is true if the quotas and the order of the subsets do not say where pods go; the targets do. So it is for shares and minimums.
 	ByTarget bool `json:"byTarget,omitempty"`
 	// Moves has the last move of the descheduler between each two subsets, the oldest first. The status keeps a move for at most two days.
 	Moves []v1beta1.Move `json:"moves,omitempty"`
+	// Notes are what else a person should know.
+	Notes []string `json:"notes,omitempty"`
 	// Next is what the system does, or waits for.
 	Next string `json:"next"`
 	// Wait is that of the first subset that could take pods of later ones. Next says it too.
 	Wait *Wait `json:"wait,omitempty"`
 }
 
-// Subset is one subset.
+// Metadata names the object. A SidecarSet has no namespace.
+type Metadata struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// Of reads the status of a WorkloadSpread, UnitedDeployment, FederatedReplicaSet or SidecarSet as it is to be understood at a moment.
+func Of(object metav1.Object, now time.Time) Report {
+	switch o := object.(type) {
+	case *v1beta1.WorkloadSpread:
+		return ofSpread(o, now)
+	case *unitedv1beta1.UnitedDeployment:
+		return ofUnited(o, now)
+	case *federationv1alpha1.FederatedReplicaSet:
+		return ofFederated(o, now)
+	case *sidecarv1beta1.SidecarSet:
+		return ofSidecarSet(o)
+	default:
+		panic(fmt.Sprintf("there is no report of %T", object))
+	}
+}
+
+// reportOf begins the report of an object.
+func reportOf(kind schema.GroupVersionKind, object metav1.Object) Report {
+	return Report{Of: metav1.GroupKind{Group: kind.Group, Kind: kind.Kind}, Metadata: Metadata{Name: object.GetName(), Namespace: object.GetNamespace()}}
+}
+
+// judge takes the condition Ready, which is nil if there is none yet. It is false if the program has not looked at this generation of the object.
+func (r *Report) judge(ready *metav1.Condition, seen bool, program string) bool {
+	if ready == nil || !seen {
+		r.Next = program + ": kubectl get pods -n berth-system"
+		return false
+	}
+	r.Ready, r.Reason, r.Message = ready.Status == metav1.ConditionTrue, ready.Reason, ready.Message
+	return true
+}
+
+// Subset is one subset, or one cluster of a FederatedReplicaSet.
 type Subset struct {
 	Name string `json:"name"`
-	// Pods that are bound in the subset, of all revisions.
+	// Cluster of the child of a UnitedDeployment. Empty is that of the UnitedDeployment.
+	Cluster string `json:"cluster,omitempty"`
+	// Pods that are bound in the subset, of all revisions. Of a child or a cluster: those that are ready or available. Of a SidecarSet: those of the latest version.
 	Pods int32 `json:"pods"`
 	// Revisions divide the pods by rollout revision, if each revision has the quota for itself. Empty while there is only one.
 	Revisions []Revision `json:"revisions,omitempty"`
-	// Quota of each revision, or of all if the spread's quotaScope is Workload. Nil for no limit, and if it is not known.
+	// Quota of each revision, or of all if the spread's quotaScope is Workload. Nil for no limit, and if it is not known. Of a child or a cluster: the replicas that it is asked for.
 	Quota *int32 `json:"quota,omitempty"`
 	// Over is how many pods are above the quota, where each revision is compared with its own.
 	Over int32 `json:"over,omitempty"`
 	// Target is how many pods the subset holds when all have their place.
 	Target int32 `json:"target"`
-	// Schedulable is false if pods wait for a node of the subset.
+	// Schedulable is false if pods wait for a node of the subset, or the cluster is not ready.
 	Schedulable bool `json:"schedulable"`
-	// Message says why not.
+	// Message says why not, and what else is special.
 	Message string `json:"message,omitempty"`
 	// Wait is what keeps pods of later subsets from this one for now. Nil if no later subset holds pods for it, and if nothing is known that keeps them.
 	Wait *Wait `json:"wait,omitempty"`
@@ -76,26 +124,20 @@ type Revision struct {
 	Pods int32  `json:"pods"`
 }
 
-// Of reads the status of a spread as it is to be understood at a moment.
-func Of(spread *v1beta1.WorkloadSpread, now time.Time) Spread {
+func ofSpread(spread *v1beta1.WorkloadSpread, now time.Time) Report {
 	status := &spread.Status
-	r := Spread{
-		Namespace: spread.Namespace, Name: spread.Name,
-		Target:   spread.Spec.TargetReference.Kind + "/" + spread.Spec.TargetReference.Name,
-		Strategy: string(spread.Spec.ScheduleStrategy.Type),
-		Paused:   moves.IsPaused(spread),
-		Replicas: status.ObservedReplicas, Pending: status.PendingPods, Unplaced: status.UnplacedPods, Adopted: status.AdoptedPods, Surplus: status.SurplusPods,
-	}
+	r := reportOf(v1beta1.Kind, spread)
+	r.Target = spread.Spec.TargetReference.Kind + "/" + spread.Spec.TargetReference.Name
+	r.Strategy, r.Paused = cmp.Or(string(spread.Spec.ScheduleStrategy.Type), string(v1beta1.FixedScheduleStrategy)), moves.IsPaused(spread)
+	r.Replicas, r.Pending, r.Unplaced, r.Adopted, r.Surplus = status.ObservedReplicas, status.PendingPods, status.UnplacedPods, status.AdoptedPods, status.SurplusPods
 	r.Moves = slices.SortedStableFunc(slices.Values(status.Moves), func(a, b v1beta1.Move) int { return a.Time.Compare(b.Time.Time) })
-	ready := meta.FindStatusCondition(status.Conditions, v1beta1.ConditionReady)
-	if ready == nil || status.ObservedGeneration != spread.Generation {
-		r.Next = "berth-controller has not looked at this version of the spread; see that it runs: kubectl get pods -n berth-system"
+	if !r.judge(meta.FindStatusCondition(status.Conditions, v1beta1.ConditionReady), status.ObservedGeneration == spread.Generation,
+		"berth-controller has not looked at this version of the spread; see that it runs") {
 		return r
 	}
-	r.Ready, r.Reason, r.Message = ready.Status == "True", v1beta1.Reason(ready.Reason), ready.Message
 	policy, _ := subset.Compile(spread, field.NewPath("spec"))
 	if policy == nil || len(status.SubsetStatuses) != len(policy.Subsets) {
-		r.Next = "no pod is placed until that is corrected: " + r.Message
+		r.Next = "no pod is placed until that is corrected: " + cmp.Or(r.Message, "the spec is invalid")
 		return r
 	}
 	plan := policy.Plan(status.ObservedReplicas)
@@ -133,7 +175,7 @@ func Of(spread *v1beta1.WorkloadSpread, now time.Time) Spread {
 }
 
 // couldTake is how many pods of other subsets could be in this one: it has fewer than it should hold, and others have more.
-func (r *Spread) couldTake(subset int) int32 {
+func (r *Report) couldTake(subset int) int32 {
 	return max(min(r.Subsets[subset].Target-r.Subsets[subset].Pods, r.podsAbove()), 0)
 }
 
@@ -171,7 +213,7 @@ func over(status *v1beta1.WorkloadSpreadStatus, in *Subset) (n int32) {
 
 // nextStep is the first thing that the system does or waits for, in the order in which a person would want to know. If the ordinals of the pods decide
 // where they belong, the status does not say whether each pod is there: it counts pods.
-func nextStep(r *Spread, policy *subset.Policy, byOrdinal bool) string {
+func nextStep(r *Report, policy *subset.Policy, byOrdinal bool) string {
 	if !r.Ready {
 		return r.Message
 	}
@@ -223,7 +265,7 @@ func nextStep(r *Spread, policy *subset.Policy, byOrdinal bool) string {
 }
 
 // descheduler names a strategy that moves pods of the spread, and says if it does not do so now because the spread is paused.
-func (r *Spread) descheduler(strategy string) string {
+func (r *Report) descheduler(strategy string) string {
 	if r.Paused {
 		return "the descheduler's " + strategy + " (paused)"
 	}
@@ -231,7 +273,7 @@ func (r *Spread) descheduler(strategy string) string {
 }
 
 // fullFor is for how many quota scopes every subset is full, and how many scopes there are.
-func (r *Spread) fullFor() (full, scopes int) {
+func (r *Report) fullFor() (full, scopes int) {
 	scopes = len(r.Subsets[0].Scopes())
 	for scope := range scopes {
 		if !slices.ContainsFunc(r.Subsets, func(in Subset) bool { return !in.isFull(scope) }) {
@@ -242,7 +284,7 @@ func (r *Spread) fullFor() (full, scopes int) {
 }
 
 // fullSubsets are the names of the subsets that are full for some quota scope.
-func (r *Spread) fullSubsets() (names []string) {
+func (r *Report) fullSubsets() (names []string) {
 	for i := range r.Subsets {
 		for scope := range r.Subsets[i].Scopes() {
 			if r.Subsets[i].isFull(scope) {
@@ -266,7 +308,7 @@ func (s *Subset) Scopes() []Revision {
 
 // Missing is what is left until the spread is placed, one line for each thing: until all pods that the workload asks for exist, have a node and are of one
 // revision, and each subset holds as many as the plan wants. It is empty for a placed spread.
-func (r *Spread) Missing() (lines []string) {
+func (r *Report) Missing() (lines []string) {
 	if !r.Ready || len(r.Subsets) == 0 {
 		return []string{r.Next}
 	}
@@ -299,7 +341,7 @@ func (r *Spread) Missing() (lines []string) {
 }
 
 // podsAbove is how many pods all subsets together hold above what they should, without those above quotas.
-func (r *Spread) podsAbove() (n int32) {
+func (r *Report) podsAbove() (n int32) {
 	for i := range r.Subsets {
 		n += max(r.Subsets[i].Pods-r.Subsets[i].Target-r.Subsets[i].Over, 0)
 	}

@@ -3,8 +3,8 @@ package ui
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,9 +35,9 @@ type News struct {
 
 // Gone is what is removed from the page.
 type Gone struct {
-	Nodes   []string    `json:"nodes,omitempty"`
-	Pods    []types.UID `json:"pods,omitempty"`
-	Spreads []string    `json:"spreads,omitempty"`
+	Nodes   []string `json:"nodes,omitempty"`
+	Pods    []string `json:"pods,omitempty"`
+	Spreads []string `json:"spreads,omitempty"`
 }
 
 // Key is a label by which nodes can be grouped.
@@ -85,16 +85,13 @@ const (
 	Ended    Phase = "ended"   // has succeeded or failed
 )
 
-// Spread as the page shows it.
+// Spread as the page shows it. It may be a UnitedDeployment or a FederatedReplicaSet too, whose subsets are clusters.
 type Spread struct {
-	// Key is namespace/name.
+	// Key is namespace/name, and the kind behind it if that is no WorkloadSpread.
 	Key string `json:"key"`
-	// Order are the names of its subsets. The report has none before the spread's first status.
+	// Order are the names of its subsets. The report has none before the first status.
 	Order []string `json:"order"`
-	// Kind is UnitedDeployment or FederatedReplicaSet, whose subsets are clusters. Empty for a spread. The page shows them as it shows a spread: the quota of a subset is how many replicas it
-	// is asked for.
-	Kind string `json:"kind,omitempty"`
-	report.Spread
+	report.Report
 }
 
 // family knows which spread divides a pod, and its owners.
@@ -111,38 +108,64 @@ type board struct {
 	family family
 	clock  clock.PassiveClock
 
-	nodes   map[string]*corev1.Node
-	pods    map[types.NamespacedName]*corev1.Pod
-	spreads map[types.NamespacedName]*v1beta1.WorkloadSpread
-	united  map[types.NamespacedName]*unitedv1beta1.UnitedDeployment
+	nodes map[string]*corev1.Node
+	pods  map[types.NamespacedName]*corev1.Pod
+	// objects with a report, by the key of the page.
+	objects map[string]metav1.Object
 	// podsOn are the pods of a node.
 	podsOn map[string]sets.Set[types.NamespacedName]
 	// awaited are pods by the UID of an owner that is not known yet.
-	awaited map[types.UID]sets.Set[types.NamespacedName]
-
-	staleNodes   sets.Set[string]
-	stalePods    sets.Set[types.NamespacedName]
-	staleSpreads sets.Set[types.NamespacedName]
-	staleKeys    bool
-	// staleOthers look at what is no spread, by key. Nil if it is gone.
-	staleOthers map[string]func() Spread
+	awaited   map[types.UID]sets.Set[types.NamespacedName]
+	staleKeys bool
 
 	// What the page shows.
 	keys         []Key
-	shownNodes   map[string]Node
-	shownPods    map[types.NamespacedName]Pod
-	shownSpreads map[types.NamespacedName]Spread
-	shownOthers  map[string]Spread
+	shownNodes   table[string, Node]
+	shownPods    table[types.NamespacedName, Pod]
+	shownSpreads table[string, Spread]
+}
+
+// table is what the page shows of one kind of things, and which of them have to be looked at again.
+type table[K comparable, V any] struct {
+	shown map[K]V
+	stale sets.Set[K]
+}
+
+func newTable[K comparable, V any]() table[K, V] {
+	return table[K, V]{map[K]V{}, sets.Set[K]{}}
+}
+
+// news looks at what is stale. look returns nil for what does not exist any more, and id tells what the page knows it by. After an error nothing has changed.
+func (t *table[K, V]) news(look func(K) (*V, error), id func(*V) string) (changed []V, gone []string, _ error) {
+	fresh := make(map[K]*V, len(t.stale))
+	for key := range t.stale {
+		is, err := look(key)
+		if err != nil {
+			return nil, nil, err
+		}
+		fresh[key] = is
+	}
+	for key, is := range fresh {
+		before, known := t.shown[key]
+		if known && (is == nil || id(&before) != id(is)) {
+			gone = append(gone, id(&before))
+			delete(t.shown, key)
+		}
+		if is != nil && !(known && reflect.DeepEqual(&before, is)) {
+			t.shown[key] = *is
+			changed = append(changed, *is)
+		}
+	}
+	clear(t.stale)
+	return changed, gone, nil
 }
 
 func newBoard(family family, clock clock.PassiveClock) *board {
 	return &board{
 		family: family, clock: clock,
-		nodes: map[string]*corev1.Node{}, pods: map[types.NamespacedName]*corev1.Pod{}, spreads: map[types.NamespacedName]*v1beta1.WorkloadSpread{},
-		united: map[types.NamespacedName]*unitedv1beta1.UnitedDeployment{}, staleOthers: map[string]func() Spread{}, shownOthers: map[string]Spread{},
+		nodes: map[string]*corev1.Node{}, pods: map[types.NamespacedName]*corev1.Pod{}, objects: map[string]metav1.Object{},
 		podsOn: map[string]sets.Set[types.NamespacedName]{}, awaited: map[types.UID]sets.Set[types.NamespacedName]{},
-		staleNodes: sets.New[string](), stalePods: sets.New[types.NamespacedName](), staleSpreads: sets.New[types.NamespacedName](),
-		shownNodes: map[string]Node{}, shownPods: map[types.NamespacedName]Pod{}, shownSpreads: map[types.NamespacedName]Spread{},
+		shownNodes: newTable[string, Node](), shownPods: newTable[types.NamespacedName, Pod](), shownSpreads: newTable[string, Spread](),
 	}
 }
 
@@ -150,21 +173,44 @@ func keyOf(object metav1.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
 }
 
-func (b *board) putNode(node *corev1.Node) {
-	before := b.nodes[node.Name]
-	b.nodes[node.Name] = node
-	b.staleNodes.Insert(node.Name)
-	if before == nil || !maps.Equal(before.Labels, node.Labels) {
-		b.staleKeys = true
-		maps.Copy(b.stalePods, b.podsOn[node.Name])
+// put is called with an object that is new or has changed.
+func (b *board) put(object metav1.Object) {
+	switch o := object.(type) {
+	case *corev1.Node:
+		b.putNode(o)
+	case *corev1.Pod:
+		b.putPod(o)
+	default:
+		b.putSpread(o)
 	}
 }
 
-func (b *board) dropNode(name string) {
-	delete(b.nodes, name)
-	b.staleNodes.Insert(name)
-	b.staleKeys = true
-	maps.Copy(b.stalePods, b.podsOn[name])
+// drop is called with an object that is gone.
+func (b *board) drop(object metav1.Object) {
+	switch o := object.(type) {
+	case *corev1.Node:
+		delete(b.nodes, o.Name)
+		b.shownNodes.stale.Insert(o.Name)
+		b.staleKeys = true
+		maps.Copy(b.shownPods.stale, b.podsOn[o.Name])
+	case *corev1.Pod:
+		b.dropPod(keyOf(o))
+	default:
+		key := keyOfSpread(o)
+		delete(b.objects, key)
+		b.shownSpreads.stale.Insert(key)
+		b.reassignPods(o)
+	}
+}
+
+func (b *board) putNode(node *corev1.Node) {
+	before := b.nodes[node.Name]
+	b.nodes[node.Name] = node
+	b.shownNodes.stale.Insert(node.Name)
+	if before == nil || !maps.Equal(before.Labels, node.Labels) {
+		b.staleKeys = true
+		maps.Copy(b.shownPods.stale, b.podsOn[node.Name])
+	}
 }
 
 func (b *board) putPod(pod *corev1.Pod) {
@@ -177,13 +223,13 @@ func (b *board) putPod(pod *corev1.Pod) {
 		}
 		b.podsOn[node].Insert(key)
 	}
-	b.stalePods.Insert(key)
+	b.shownPods.stale.Insert(key)
 }
 
 func (b *board) dropPod(key types.NamespacedName) {
 	b.leaveNode(key)
 	delete(b.pods, key)
-	b.stalePods.Insert(key)
+	b.shownPods.stale.Insert(key)
 	for owner, waiting := range b.awaited { // few at any time
 		if waiting.Delete(key); waiting.Len() == 0 {
 			delete(b.awaited, owner)
@@ -202,150 +248,70 @@ func (b *board) leaveNode(key types.NamespacedName) {
 	}
 }
 
-func (b *board) putSpread(spread *v1beta1.WorkloadSpread) {
-	key := keyOf(spread)
-	before := b.spreads[key]
-	b.spreads[key] = spread
-	b.staleSpreads.Insert(key)
-	if before == nil || !subset.SamePolicy(before, spread) {
-		b.reassignPods(key.Namespace)
+func (b *board) putSpread(object metav1.Object) {
+	key := keyOfSpread(object)
+	before := b.objects[key]
+	b.objects[key] = object
+	b.shownSpreads.stale.Insert(key)
+	was, is := before.(*v1beta1.WorkloadSpread)
+	now, _ := object.(*v1beta1.WorkloadSpread)
+	if before == nil || is && !subset.SamePolicy(was, now) || !is && before.GetGeneration() != object.GetGeneration() {
+		b.reassignPods(object)
 	}
 }
-
-func (b *board) dropSpread(key types.NamespacedName) {
-	delete(b.spreads, key)
-	b.staleSpreads.Insert(key)
-	b.reassignPods(key.Namespace)
-}
-
-func (b *board) putUnited(ud *unitedv1beta1.UnitedDeployment) {
-	key := keyOf(ud)
-	before := b.united[key]
-	b.united[key] = ud
-	b.staleOthers[keyOfUnited(key)] = func() Spread { return b.lookAtUnited(ud) }
-	if before == nil || before.Generation != ud.Generation {
-		b.staleKeys = true
-	}
-}
-
-func (b *board) dropUnited(key types.NamespacedName) {
-	delete(b.united, key)
-	b.staleOthers[keyOfUnited(key)] = nil
-	b.staleKeys = true
-}
-
-func (b *board) putFederated(frs *federationv1alpha1.FederatedReplicaSet) {
-	b.staleOthers[keyOfFederated(keyOf(frs))] = func() Spread { return b.lookAtFederated(frs) }
-}
-
-func (b *board) dropFederated(key types.NamespacedName) { b.staleOthers[keyOfFederated(key)] = nil }
 
 // endWaits is called now and then, because a report changes without an event when what it waits for is over.
 func (b *board) endWaits() {
 	now := b.clock.Now()
-	for key := range b.shownSpreads {
-		if wait := b.shownSpreads[key].Wait; wait != nil && wait.Until != nil && !now.Before(*wait.Until) {
-			b.staleSpreads.Insert(key)
+	for key, shown := range b.shownSpreads.shown {
+		if wait := shown.Wait; wait != nil && wait.Until != nil && !now.Before(*wait.Until) {
+			b.shownSpreads.stale.Insert(key)
 		}
 	}
 }
 
-// reassignPods is called when pods of the namespace may belong to other spreads or subsets than before.
-func (b *board) reassignPods(namespace string) {
+// reassignPods is called when pods may belong to other spreads or subsets than before, because of an object.
+func (b *board) reassignPods(object metav1.Object) {
 	b.staleKeys = true
+	if _, divides := object.(*v1beta1.WorkloadSpread); !divides {
+		return
+	}
 	for key := range b.pods {
-		if key.Namespace == namespace {
-			b.stalePods.Insert(key)
+		if key.Namespace == object.GetNamespace() {
+			b.shownPods.stale.Insert(key)
 		}
 	}
 }
 
 // seeOwner is called when an owner of pods becomes known.
 func (b *board) seeOwner(uid types.UID) {
-	maps.Copy(b.stalePods, b.awaited[uid])
+	maps.Copy(b.shownPods.stale, b.awaited[uid])
 	delete(b.awaited, uid)
 }
 
 // isStale is true if there may be news.
 func (b *board) isStale() bool {
-	return b.staleKeys || len(b.staleNodes) > 0 || len(b.stalePods) > 0 || len(b.staleSpreads) > 0 || len(b.staleOthers) > 0
+	return b.staleKeys || len(b.shownNodes.stale) > 0 || len(b.shownPods.stale) > 0 || len(b.shownSpreads.stale) > 0
 }
 
 // news returns what has changed since the last call, or nil. After an error, which comes from the cache, the next call tries the same again.
 func (b *board) news(ctx context.Context) (*News, error) {
-	fresh := map[types.NamespacedName]Pod{}
-	for key := range b.stalePods {
-		if pod := b.pods[key]; pod != nil {
-			shown, err := b.lookAtPod(ctx, pod)
-			if err != nil {
-				return nil, err
-			}
-			fresh[key] = shown
-		}
-	}
 	n, gone := &News{}, &Gone{}
+	var err error
+	if n.Pods, gone.Pods, err = b.shownPods.news(func(key types.NamespacedName) (*Pod, error) { return b.lookAtPod(ctx, b.pods[key]) }, func(p *Pod) string { return string(p.UID) }); err != nil {
+		return nil, err
+	}
 	if b.staleKeys {
 		if keys := b.groupKeys(); !slices.EqualFunc(keys, b.keys, sameKey) {
 			b.keys, n.Keys = keys, keys
 			for name := range b.nodes {
-				b.staleNodes.Insert(name)
+				b.shownNodes.stale.Insert(name)
 			}
 		}
+		b.staleKeys = false
 	}
-	for name := range b.staleNodes {
-		before, known := b.shownNodes[name]
-		node := b.nodes[name]
-		if node == nil {
-			if known {
-				gone.Nodes = append(gone.Nodes, name)
-				delete(b.shownNodes, name)
-			}
-			continue
-		}
-		if shown := b.lookAtNode(node); !known || before.State != shown.State || !maps.Equal(before.In, shown.In) {
-			b.shownNodes[name] = shown
-			n.Nodes = append(n.Nodes, shown)
-		}
-	}
-	for key := range b.stalePods {
-		before, known := b.shownPods[key]
-		shown, exists := fresh[key]
-		if known && (!exists || before.UID != shown.UID) {
-			gone.Pods = append(gone.Pods, before.UID)
-			delete(b.shownPods, key)
-		}
-		if exists && before != shown {
-			b.shownPods[key] = shown
-			n.Pods = append(n.Pods, shown)
-		}
-	}
-	for key := range b.staleSpreads {
-		spread := b.spreads[key]
-		if spread == nil {
-			if _, known := b.shownSpreads[key]; known {
-				gone.Spreads = append(gone.Spreads, key.String())
-				delete(b.shownSpreads, key)
-			}
-			continue
-		}
-		shown := b.lookAtSpread(spread)
-		b.shownSpreads[key] = shown
-		n.Spreads = append(n.Spreads, shown)
-	}
-	for key, look := range b.staleOthers {
-		if look != nil {
-			b.shownOthers[key] = look()
-			n.Spreads = append(n.Spreads, b.shownOthers[key])
-		} else if _, known := b.shownOthers[key]; known {
-			gone.Spreads = append(gone.Spreads, key)
-			delete(b.shownOthers, key)
-		}
-	}
-	clear(b.staleOthers)
-	clear(b.staleNodes)
-	clear(b.stalePods)
-	clear(b.staleSpreads)
-	b.staleKeys = false
+	n.Nodes, gone.Nodes, _ = b.shownNodes.news(b.lookAtNode, func(n *Node) string { return n.Name })
+	n.Spreads, gone.Spreads, _ = b.shownSpreads.news(b.lookAtSpread, func(s *Spread) string { return s.Key })
 	if len(gone.Nodes)+len(gone.Pods)+len(gone.Spreads) > 0 {
 		n.Gone = gone
 	}
@@ -359,13 +325,17 @@ func (b *board) news(ctx context.Context) (*News, error) {
 func (b *board) everything() *News {
 	return &News{
 		Keys:    b.keys,
-		Nodes:   slices.Collect(maps.Values(b.shownNodes)),
-		Pods:    slices.Collect(maps.Values(b.shownPods)),
-		Spreads: slices.AppendSeq(slices.Collect(maps.Values(b.shownSpreads)), maps.Values(b.shownOthers)),
+		Nodes:   slices.Collect(maps.Values(b.shownNodes.shown)),
+		Pods:    slices.Collect(maps.Values(b.shownPods.shown)),
+		Spreads: slices.Collect(maps.Values(b.shownSpreads.shown)),
 	}
 }
 
-func (b *board) lookAtNode(node *corev1.Node) Node {
+func (b *board) lookAtNode(name string) (*Node, error) {
+	node := b.nodes[name]
+	if node == nil {
+		return nil, nil
+	}
 	shown := Node{Name: node.Name, In: map[string]string{}}
 	for _, key := range b.keys {
 		if value, found := node.Labels[key.Label]; found {
@@ -381,15 +351,18 @@ func (b *board) lookAtNode(node *corev1.Node) Node {
 	case node.Spec.Unschedulable:
 		shown.State = "cordoned"
 	}
-	return shown
+	return &shown, nil
 }
 
-func (b *board) lookAtPod(ctx context.Context, pod *corev1.Pod) (Pod, error) {
-	shown := Pod{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName}
+func (b *board) lookAtPod(ctx context.Context, pod *corev1.Pod) (*Pod, error) {
+	if pod == nil {
+		return nil, nil
+	}
+	shown := &Pod{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName}
 	shown.Phase, shown.Why = phaseOf(pod)
 	spread, missing, err := b.family.SpreadOf(ctx, pod.Namespace, workload.ControllerOf(pod), pod.Labels)
 	if err != nil {
-		return Pod{}, err
+		return nil, err
 	}
 	if missing != nil {
 		if b.awaited[missing.UID] == nil {
@@ -398,7 +371,7 @@ func (b *board) lookAtPod(ctx context.Context, pod *corev1.Pod) (Pod, error) {
 		b.awaited[missing.UID].Insert(keyOf(pod))
 	}
 	if spread == nil {
-		return shown, b.lookAtUnitedPod(ctx, pod, &shown)
+		return shown, b.lookAtUnitedPod(ctx, pod, shown)
 	}
 	shown.Spread = types.NamespacedName{Namespace: pod.Namespace, Name: spread.Name}.String()
 	if spread.Policy == nil {
@@ -426,48 +399,22 @@ func (b *board) lookAtUnitedPod(ctx context.Context, pod *corev1.Pod, shown *Pod
 		if owner.Kind != unitedv1beta1.Kind.GroupKind() {
 			return false, nil
 		}
-		shown.Spread, shown.Subset = keyOfUnited(types.NamespacedName{Namespace: pod.Namespace, Name: owner.Name}), in
+		shown.Spread, shown.Subset = pod.Namespace+"/"+owner.Name+" ("+owner.Kind.Kind+")", in
 		return true, nil
 	})
 	return err
 }
 
-// keyOfUnited is the key of a UnitedDeployment on the page. A spread may have the same name.
-func keyOfUnited(key types.NamespacedName) string { return key.String() + " (UnitedDeployment)" }
-
-func (b *board) lookAtUnited(ud *unitedv1beta1.UnitedDeployment) Spread {
-	r := report.OfUnited(ud, b.clock.Now())
-	shown := Spread{Key: keyOfUnited(keyOf(ud)), Kind: r.Kind, Order: []string{}, Spread: report.Spread{
-		Namespace: r.Namespace, Name: r.Name, Target: cmp.Or(r.Children, "no template") + " in each subset", Strategy: r.Strategy,
-		Ready: r.Ready, Reason: v1beta1.Reason(r.Reason), Message: r.Message, Replicas: r.Replicas, Next: r.Next,
-	}}
-	for i := range ud.Spec.Topology.Subsets {
-		shown.Order = append(shown.Order, ud.Spec.Topology.Subsets[i].Name)
+// keyOfSpread is the key of an object on the page. Objects of several kinds may have the same name.
+func keyOfSpread(object metav1.Object) string {
+	key := keyOf(object).String()
+	switch object.(type) {
+	case *unitedv1beta1.UnitedDeployment:
+		key += " (UnitedDeployment)"
+	case *federationv1alpha1.FederatedReplicaSet:
+		key += " (FederatedReplicaSet)"
 	}
-	for _, is := range r.Subsets {
-		shown.Subsets = append(shown.Subsets, report.Subset{Name: is.Name, Pods: is.Ready, Quota: &is.Replicas, Target: is.Replicas, Schedulable: is.Schedulable, Message: is.Message})
-	}
-	return shown
-}
-
-// keyOfFederated is the key of a FederatedReplicaSet on the page.
-func keyOfFederated(key types.NamespacedName) string { return key.String() + " (FederatedReplicaSet)" }
-
-func (b *board) lookAtFederated(frs *federationv1alpha1.FederatedReplicaSet) Spread {
-	r := report.OfFederated(frs, b.clock.Now())
-	shown := Spread{Key: keyOfFederated(keyOf(frs)), Kind: r.Kind, Order: []string{}, Spread: report.Spread{
-		Namespace: r.Namespace, Name: r.Name, Target: "ReplicaSet in each cluster", Strategy: fmt.Sprintf("%d clusters", len(r.Clusters)),
-		Ready: r.Ready, Reason: v1beta1.Reason(r.Reason), Message: r.Message, Replicas: r.Replicas, Next: r.Next,
-	}}
-	for _, in := range r.Clusters {
-		of := report.Subset{Name: in.Name, Pods: in.Available, Quota: &in.Replicas, Target: in.Share, Schedulable: in.State == federationv1alpha1.ClusterReady}
-		if !of.Schedulable {
-			of.Message = string(in.State) + ": " + in.Message
-		}
-		shown.Order = append(shown.Order, in.Name)
-		shown.Subsets = append(shown.Subsets, of)
-	}
-	return shown
+	return key
 }
 
 // phaseOf returns the phase of a pod and, for a pending pod, why it is pending.
@@ -493,12 +440,42 @@ func phaseOf(pod *corev1.Pod) (phase Phase, why string) {
 	return Starting, ""
 }
 
-func (b *board) lookAtSpread(spread *v1beta1.WorkloadSpread) Spread {
-	shown := Spread{Key: keyOf(spread).String(), Spread: report.Of(spread, b.clock.Now()), Order: make([]string, len(spread.Spec.Subsets))}
-	for i := range spread.Spec.Subsets {
-		shown.Order[i] = spread.Spec.Subsets[i].Name
+func (b *board) lookAtSpread(key string) (*Spread, error) {
+	object := b.objects[key]
+	if object == nil {
+		return nil, nil
 	}
-	return shown
+	shown := &Spread{Key: key, Order: []string{}, Report: report.Of(object, b.clock.Now())}
+	switch o := object.(type) {
+	case *v1beta1.WorkloadSpread:
+		for i := range o.Spec.Subsets {
+			shown.Order = append(shown.Order, o.Spec.Subsets[i].Name)
+		}
+	case *unitedv1beta1.UnitedDeployment:
+		for i := range o.Spec.Topology.Subsets {
+			shown.Order = append(shown.Order, o.Spec.Topology.Subsets[i].Name)
+		}
+	default:
+		for i := range shown.Subsets {
+			shown.Order = append(shown.Order, shown.Subsets[i].Name)
+		}
+	}
+	return shown, nil
+}
+
+// termsOf are the terms by which the subsets of an object select their nodes.
+func termsOf(object metav1.Object) (terms []*corev1.NodeSelectorTerm) {
+	switch o := object.(type) {
+	case *v1beta1.WorkloadSpread:
+		for i := range o.Spec.Subsets {
+			terms = append(terms, o.Spec.Subsets[i].RequiredNodeSelector)
+		}
+	case *unitedv1beta1.UnitedDeployment:
+		for i := range o.Spec.Topology.Subsets {
+			terms = append(terms, o.Spec.Topology.Subsets[i].NodeSelectorTerm)
+		}
+	}
+	return terms
 }
 
 // groupKeys are the labels by which subsets select their nodes, and the zone. The label that most subsets use comes first, if any node has it. The
@@ -507,23 +484,8 @@ func (b *board) groupKeys() []Key {
 	selecting := map[string]int{corev1.LabelTopologyZone: 0}
 	// places has, for each value of a label, the positions of the subsets that select it.
 	places := map[string]map[string][]int{}
-	var lists [][]*corev1.NodeSelectorTerm
-	for _, spread := range b.spreads {
-		var terms []*corev1.NodeSelectorTerm
-		for i := range spread.Spec.Subsets {
-			terms = append(terms, spread.Spec.Subsets[i].RequiredNodeSelector)
-		}
-		lists = append(lists, terms)
-	}
-	for _, ud := range b.united {
-		var terms []*corev1.NodeSelectorTerm
-		for i := range ud.Spec.Topology.Subsets {
-			terms = append(terms, ud.Spec.Topology.Subsets[i].NodeSelectorTerm)
-		}
-		lists = append(lists, terms)
-	}
-	for _, terms := range lists {
-		for i, term := range terms {
+	for _, object := range b.objects {
+		for i, term := range termsOf(object) {
 			if term == nil {
 				continue
 			}

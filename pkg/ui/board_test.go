@@ -59,17 +59,15 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 // add puts an object into the cache and on the board, as its informer does.
 func (f *fixture) add(t *testing.T, object client.Object) {
 	t.Helper()
-	switch o := object.(type) {
-	case *corev1.Node:
-		f.putNode(o)
-	case *corev1.Pod:
-		f.putPod(o)
+	switch object.(type) {
+	case *corev1.Node, *corev1.Pod:
+		f.put(object)
 	case *v1beta1.WorkloadSpread:
-		f.create(t, o)
-		f.putSpread(o)
+		f.create(t, object)
+		f.put(object)
 	default:
-		f.create(t, o)
-		f.seeOwner(o.GetUID())
+		f.create(t, object)
+		f.seeOwner(object.GetUID())
 	}
 }
 
@@ -223,15 +221,15 @@ func TestNewsAreWhatLooksDifferent(t *testing.T) {
 	f.add(t, another)
 	f.expectNews(t, "-uid-a", "a=web-spread/:pending")
 
-	f.dropPod(types.NamespacedName{Namespace: "shop", Name: "a"})
-	f.dropNode("n1")
+	f.drop(pod("a", "", ""))
+	f.drop(node("n1", ""))
 	f.expectNews(t, "-another", "-n1")
 }
 
 func TestAPodThatCameAndWentBetweenTwoLooksIsNoNews(t *testing.T) {
 	f := newFixture(t)
 	f.add(t, pod("a", "", ""))
-	f.dropPod(types.NamespacedName{Namespace: "shop", Name: "a"})
+	f.drop(pod("a", "", ""))
 	f.expectNews(t)
 }
 
@@ -256,13 +254,13 @@ func TestAChangedSpreadDividesItsPodsAnew(t *testing.T) {
 	if err := f.client.Update(t.Context(), stored); err != nil {
 		t.Fatal(err)
 	}
-	f.putSpread(changed)
+	f.put(changed)
 	f.expectNews(t, "a=web-spread/:ready", "shop/web-spread")
 
 	if err := f.client.Delete(t.Context(), changed); err != nil {
 		t.Fatal(err)
 	}
-	f.dropSpread(types.NamespacedName{Namespace: "shop", Name: "web-spread"})
+	f.drop(changed)
 	f.expectNews(t, "-shop/web-spread", "a:ready", "n1@")
 }
 
@@ -274,7 +272,7 @@ func TestNodesAreGroupedByWhatMostSubsetsSelect(t *testing.T) {
 	}{
 		{func() {}, []string{corev1.LabelTopologyZone}},
 		{func() { f.add(t, spread("own", "cloud")) }, []string{"pool own cloud", corev1.LabelTopologyZone}},
-		{func() { f.dropNode("n1") }, []string{"pool own cloud", corev1.LabelTopologyZone}}, // no node has any of them
+		{func() { f.drop(node("n1", "")) }, []string{"pool own cloud", corev1.LabelTopologyZone}}, // no node has any of them
 		{func() {
 			zoned := node("n2", "")
 			zoned.Labels = map[string]string{corev1.LabelTopologyZone: "a"}
@@ -318,9 +316,9 @@ func TestNewsAddUpToEverything(t *testing.T) {
 			case 0:
 				f.add(t, node(on, []string{"own", "cloud"}[random.IntN(2)]))
 			case 1:
-				f.dropNode(on)
+				f.drop(node(on, ""))
 			case 2:
-				f.dropPod(types.NamespacedName{Namespace: "shop", Name: name})
+				f.drop(pod(name, "", ""))
 			default:
 				p := pod(name, []string{"", on}[random.IntN(2)], []string{"", "own", "cloud"}[random.IntN(3)])
 				p.UID += types.UID(fmt.Sprint(random.IntN(2)))
@@ -341,7 +339,7 @@ func TestNewsAddUpToEverything(t *testing.T) {
 					delete(nodes, name)
 				}
 				for _, uid := range news.Gone.Pods {
-					delete(pods, uid)
+					delete(pods, types.UID(uid))
 				}
 			}
 			for _, n := range news.Nodes {
@@ -375,7 +373,7 @@ func TestASpreadIsNewsWhenItsWaitIsOver(t *testing.T) {
 	f := newFixture(t)
 	synctest.Test(t, func(t *testing.T) {
 		f.clock = clock.RealClock{}
-		stream := newStream(f.board, Title{}, offers{}, f.clock.(clock.RealClock))
+		stream := newStream(f.board, Title{}, f.clock.(clock.RealClock))
 		ctx, cancel := context.WithCancel(t.Context())
 		go stream.run(ctx)
 		r, err := stream.join()
@@ -419,10 +417,10 @@ func TestUnitedDeploymentsAreShownWithTheirPods(t *testing.T) {
 		&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-a-1", UID: "web-a-1", OwnerReferences: owned("apps/v1", "Deployment", "web-a")}})
 	ud := &unitedv1beta1.UnitedDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"}}
 	ud.Spec.Topology.Subsets = []unitedv1beta1.Subset{{Name: "a"}}
-	f.putUnited(ud)
+	f.put(ud)
 	f.add(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "p", UID: "p", Labels: map[string]string{unitedv1beta1.SubsetNameLabel: "a"}, OwnerReferences: owned("apps/v1", "ReplicaSet", "web-a-1")}})
 	f.expectNews(t, "p=web (UnitedDeployment)/a:pending", "shop/web (UnitedDeployment)")
-	f.dropUnited(keyOf(ud))
+	f.drop(ud)
 	f.expectNews(t, "-shop/web (UnitedDeployment)")
 }
 
@@ -433,15 +431,15 @@ func TestFederatedReplicaSetsAreShownWithTheirClusters(t *testing.T) {
 	frs.Status.Clusters = []federationv1alpha1.ClusterStatus{
 		{Name: "east", Wanted: 25, AvailableReplicas: 24, State: federationv1alpha1.ClusterReady}, {Name: "west", Wanted: 17, State: federationv1alpha1.ClusterLost, Message: "does not answer"},
 	}
-	f.putFederated(frs)
+	f.put(frs)
 	f.expectNews(t, "shop/web (FederatedReplicaSet)")
 	shown := f.everything().Spreads[0]
-	if !slices.Equal(shown.Order, []string{"east", "west"}) || shown.Kind != "FederatedReplicaSet" || len(shown.Subsets) != 2 {
+	if !slices.Equal(shown.Order, []string{"east", "west"}) || shown.Of.Kind != "FederatedReplicaSet" || len(shown.Subsets) != 2 {
 		t.Fatalf("shown as %+v", shown)
 	}
 	if east, west := shown.Subsets[0], shown.Subsets[1]; east.Pods != 24 || *east.Quota != 25 || !east.Schedulable || west.Schedulable || west.Message != "Lost: does not answer" {
 		t.Errorf("clusters %+v, %+v", east, west)
 	}
-	f.dropFederated(keyOf(frs))
+	f.drop(frs)
 	f.expectNews(t, "-shop/web (FederatedReplicaSet)")
 }

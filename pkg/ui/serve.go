@@ -64,8 +64,6 @@ func (p *Page) Handler(names ...string) http.Handler {
 		mux.HandleFunc("GET "+path, serveFile(content, file.kind))
 	}
 	mux.HandleFunc("GET /events", fromPage(p.serveEvents))
-	mux.HandleFunc("GET /explain", fromPage(p.serveExplain))
-	mux.HandleFunc("GET /simulate", fromPage(p.serveSimulate))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, value := range securityHeaders {
 			w.Header().Set(name, value)
@@ -208,7 +206,7 @@ func (p *Page) Serve(ctx context.Context, listener net.Listener, names ...string
 	server := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: readHeaderTimeout,
-		WriteTimeout:      whatIfTimeout + writeTimeout, // events have their own
+		WriteTimeout:      writeTimeout, // events have their own
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    16 << 10,
 		BaseContext:       func(net.Listener) context.Context { return ctx }, // so that streams end with the context

@@ -42,9 +42,8 @@ func encode(event string, content any) (frame, error) {
 // stream sends browsers what is on the board. The data that waits for a browser is bounded, and a slow browser delays neither others nor the board.
 type stream struct {
 	clock clock.WithTicker
-	// title and offers are what a snapshot says besides the news.
-	title  Title
-	offers offers
+	// title is what a snapshot says besides the news.
+	title Title
 
 	mu      sync.Mutex
 	board   *board
@@ -66,7 +65,6 @@ type Title struct {
 // snapshot is everything that a page shows. It replaces what the page has.
 type snapshot struct {
 	Title
-	Offers offers `json:"offers"`
 	*News
 }
 
@@ -79,8 +77,8 @@ type reader struct {
 	behind bool
 }
 
-func newStream(board *board, title Title, offers offers, clock clock.WithTicker) *stream {
-	return &stream{clock: clock, title: title, offers: offers, board: board, readers: map[*reader]struct{}{}, stale: make(chan struct{}, 1)}
+func newStream(board *board, title Title, clock clock.WithTicker) *stream {
+	return &stream{clock: clock, title: title, board: board, readers: map[*reader]struct{}{}, stale: make(chan struct{}, 1)}
 }
 
 // change changes the board.
@@ -92,13 +90,6 @@ func (s *stream) change(do func(*board)) {
 	if isStale {
 		signal(s.stale)
 	}
-}
-
-// shows answers a question about the board.
-func (s *stream) shows(is func(*board) bool) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return is(s.board)
 }
 
 // run sends news until the context ends.
@@ -180,7 +171,7 @@ func (s *stream) take(r *reader) ([]frame, error) {
 		return queue, nil
 	}
 	if s.whole == nil {
-		whole, err := encode("snapshot", snapshot{s.title, s.offers, s.board.everything()})
+		whole, err := encode("snapshot", snapshot{s.title, s.board.everything()})
 		if err != nil {
 			return nil, err
 		}

@@ -15,7 +15,7 @@ import (
 // telling is a stream over a board of the test.
 func telling(t *testing.T, f *fixture) *stream {
 	t.Helper()
-	return newStream(f.board, Title{Cluster: "test", Namespace: "shop"}, offers{}, clocktesting.NewFakeClock(noon))
+	return newStream(f.board, Title{Cluster: "test", Namespace: "shop"}, clocktesting.NewFakeClock(noon))
 }
 
 func (s *stream) tellPod(t *testing.T, p *corev1.Pod) {

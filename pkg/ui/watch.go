@@ -38,12 +38,6 @@ type Options struct {
 	Title
 	// Secret is the first part of the path of the page. Whoever does not know it gets nothing, also on a machine that others share. Empty for none.
 	Secret string
-	// Explain returns as JSON why a pod is where it is, as "kubectl berth explain -o json" prints it. Nil if the page does not offer that. It is asked
-	// about pods that the page shows. Its context ends when the browser leaves, and after 30 s. Browsers see its error.
-	Explain func(ctx context.Context, namespace, pod string) ([]byte, error)
-	// Simulate returns as JSON where the pods of a spread would be with this number of replicas, as "kubectl berth simulate -o json" prints it. The rest
-	// is as for Explain. Replicas are at most 5,000.
-	Simulate func(ctx context.Context, namespace, spread string, replicas int32) ([]byte, error)
 	// Clock is the real one if nil.
 	Clock clock.WithTicker
 }
@@ -54,12 +48,6 @@ type Page struct {
 	stream    *stream
 	following *following
 	secret    string
-	// explain and simulate are those of Options.
-	explain   func(ctx context.Context, namespace, pod string) ([]byte, error)
-	simulate  func(ctx context.Context, namespace, spread string, replicas int32) ([]byte, error)
-	questions questions
-	// united and federated are true if UnitedDeployments and FederatedReplicaSets are watched.
-	united, federated bool
 	// ended is closed when nothing is followed any more. endedBy says why.
 	ended   chan struct{}
 	endedBy error
@@ -84,15 +72,19 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 	if err := checkRights(ctx, reader, options.Namespace); err != nil {
 		return nil, err
 	}
-	united, err := canList(ctx, reader, &unitedv1beta1.UnitedDeploymentList{}, options.Namespace)
-	if err != nil {
-		return nil, err
+	shown := []client.Object{&corev1.Node{}, &corev1.Pod{}, &v1beta1.WorkloadSpread{}}
+	for list, object := range map[client.ObjectList]client.Object{
+		&unitedv1beta1.UnitedDeploymentList{}: &unitedv1beta1.UnitedDeployment{}, &federationv1alpha1.FederatedReplicaSetList{}: &federationv1alpha1.FederatedReplicaSet{},
+	} {
+		can, err := canList(ctx, reader, list, options.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		if can {
+			shown = append(shown, object)
+		}
 	}
-	federated, err := canList(ctx, reader, &federationv1alpha1.FederatedReplicaSetList{}, options.Namespace)
-	if err != nil {
-		return nil, err
-	}
-	p := &Page{secret: options.Secret, united: united, federated: federated, clock: options.Clock, following: newFollowing(options.Clock), explain: options.Explain, simulate: options.Simulate, ended: make(chan struct{})}
+	p := &Page{secret: options.Secret, clock: options.Clock, following: newFollowing(options.Clock), ended: make(chan struct{})}
 	config = rest.CopyConfig(config)
 	config.Wrap(p.following.watch)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
@@ -109,8 +101,8 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 	if err != nil {
 		return nil, err
 	}
-	p.stream = newStream(newBoard(owners, options.Clock), options.Title, offersOf(&options), options.Clock)
-	synced, err := p.addHandlers(ctx, mgr, owners)
+	p.stream = newStream(newBoard(owners, options.Clock), options.Title, options.Clock)
+	synced, err := p.addHandlers(ctx, mgr, owners, shown)
 	if err != nil {
 		return nil, err
 	}
@@ -173,62 +165,32 @@ func canList(ctx context.Context, reader client.Reader, list client.ObjectList, 
 	return err == nil, err
 }
 
-// addHandlers puts everything that is watched on the board.
-func (p *Page) addHandlers(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage) ([]toolscache.InformerSynced, error) {
-	seeOwner := func(object metav1.Object) {
-		uid := object.GetUID()
-		p.stream.change(func(b *board) { b.seeOwner(uid) })
+// addHandlers puts what is shown on the board, and tells it of owners.
+func (p *Page) addHandlers(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, shown []client.Object) (synced []toolscache.InformerSynced, _ error) {
+	on := func(do func(*board, metav1.Object)) func(metav1.Object) {
+		return func(object metav1.Object) { p.stream.change(func(b *board) { do(b, object) }) }
 	}
+	seeOwner := on(func(b *board, object metav1.Object) { b.seeOwner(object.GetUID()) })
 	owners.OnStart(func(ctx context.Context, object *metav1.PartialObjectMetadata) error {
 		_, err := owners.Handle(ctx, mgr, object, seeOwner, nil)
 		return err
 	})
-	type told struct {
-		object     client.Object
-		seen, gone func(metav1.Object)
+	handle := func(object client.Object, seen, gone func(metav1.Object)) error {
+		has, err := owners.Handle(ctx, mgr, object, seen, gone)
+		synced = append(synced, has)
+		return err
 	}
-	all := []told{
-		{&corev1.Node{}, onBoard(p.stream, (*board).putNode), func(object metav1.Object) {
-			p.stream.change(func(b *board) { b.dropNode(object.GetName()) })
-		}},
-		{&corev1.Pod{}, onBoard(p.stream, (*board).putPod), func(object metav1.Object) {
-			p.stream.change(func(b *board) { b.dropPod(keyOf(object)) })
-		}},
-		{&v1beta1.WorkloadSpread{}, onBoard(p.stream, (*board).putSpread), func(object metav1.Object) {
-			p.stream.change(func(b *board) { b.dropSpread(keyOf(object)) })
-		}},
-	}
-	for _, object := range workloads() {
-		all = append(all, told{object, seeOwner, nil})
-	}
-	if p.united {
-		all = append(all, told{&unitedv1beta1.UnitedDeployment{}, onBoard(p.stream, (*board).putUnited), func(object metav1.Object) {
-			p.stream.change(func(b *board) { b.dropUnited(keyOf(object)) })
-		}})
-	}
-	if p.federated {
-		all = append(all, told{&federationv1alpha1.FederatedReplicaSet{}, onBoard(p.stream, (*board).putFederated), func(object metav1.Object) {
-			p.stream.change(func(b *board) { b.dropFederated(keyOf(object)) })
-		}})
-	}
-	var synced []toolscache.InformerSynced
-	for _, of := range all {
-		has, err := owners.Handle(ctx, mgr, of.object, of.seen, of.gone)
-		if err != nil {
+	for _, object := range shown {
+		if err := handle(object, on((*board).put), on((*board).drop)); err != nil {
 			return nil, err
 		}
-		synced = append(synced, has)
 	}
-	return synced, nil
-}
-
-// onBoard puts objects of one type on the board.
-func onBoard[T metav1.Object](s *stream, put func(*board, T)) func(metav1.Object) {
-	return func(object metav1.Object) {
-		if typed, ok := object.(T); ok {
-			s.change(func(b *board) { put(b, typed) })
+	for _, object := range workloads() {
+		if err := handle(object, seeOwner, nil); err != nil {
+			return nil, err
 		}
 	}
+	return synced, nil
 }
 
 // cacheOptions keep only what the page needs of objects, in one namespace or in all.

@@ -50,6 +50,11 @@ func New(ctx context.Context, taken *snapshot.Snapshot, live client.Client, type
 	return e, err
 }
 
+// NewWithoutNodes makes an engine that divides pods and cannot answer whether a node takes one: its Filters are nil.
+func NewWithoutNodes(taken *snapshot.Snapshot, clock clock.PassiveClock) *Engine {
+	return &Engine{Snapshot: taken, clock: clock}
+}
+
 // Divided is a spread with the pods that it divides.
 type Divided struct {
 	Spread *v1beta1.WorkloadSpread

@@ -38,10 +38,11 @@ func TestAnotherControllerIsNoticed(t *testing.T) {
 	oneController := func() cli.Check {
 		t.Helper()
 		out, log, _ := kubectl(t, "berth", "doctor", "-o", "json") // what other tests do is its business too
-		var all []cli.Check
-		if err := json.Unmarshal([]byte(out), &all); err != nil {
+		var list struct{ Items []cli.Check }
+		if err := json.Unmarshal([]byte(out), &list); err != nil {
 			t.Fatalf("%v: %s%s", err, out, log)
 		}
+		all := list.Items
 		return all[slices.IndexFunc(all, func(c cli.Check) bool { return c.Name == "one controller" })]
 	}
 	told := func(ctx context.Context) ([]string, error) {

@@ -45,10 +45,11 @@ func TestKubectlBerthStatus(t *testing.T) {
 
 	waitFor(t, "a status with all pods", func(context.Context) (string, error) {
 		out, log, failed := kubectl(t, "berth", "status", "-n", ns, "-o", "json")
-		var reports []report.Spread
-		if err := json.Unmarshal([]byte(out), &reports); err != nil || failed {
+		var list struct{ Items []report.Report }
+		if err := json.Unmarshal([]byte(out), &list); err != nil || failed {
 			return "", errors.New(log + out)
 		}
+		reports := list.Items
 		if len(reports) != 1 || len(reports[0].Subsets) != 2 || reports[0].Subsets[1].Pods != 2 {
 			return out, nil
 		}
@@ -66,7 +67,7 @@ func TestKubectlBerthStatus(t *testing.T) {
 	if strings.Contains(out, "\x1b") {
 		t.Errorf("colors without a terminal: %q", out)
 	}
-	for command, first := range map[string]string{"status": "web\n", "explain": "pod/web-"} {
+	for command, first := range map[string]string{"status": "web\n", "explain": "web-", "wait": "web\n", "pause": "web\n", "eviction": "web-"} {
 		if out, log, failed := kubectl(t, "__complete", "berth", command, "-n", ns, ""); failed || !strings.HasPrefix(out, first) {
 			t.Errorf("kubectl's completion of %s: %s%s", command, out, log)
 		}
@@ -101,15 +102,13 @@ func TestKubectlBerthOnASpread(t *testing.T) {
 	expectPlaces(t, ns, "a=1 b=2")
 
 	berth(t, ns, []string{"status", "-l", "team=shop"}, "Deployment/web")
-	berth(t, ns, []string{"status", "-l", "team!=shop"}, "No WorkloadSpreads found.")
-	out := berth(t, ns, []string{"tree", "web"}, "WorkloadSpread/web", "Deployment/web", "ReplicaSet/web-", "subset a ", "subset b ")
-	if n := strings.Count(out, "Pod/web-"); n != 3 {
-		t.Errorf("%d pods in the tree:\n%s", n, out)
+	if out, log, failed := kubectl(t, "berth", "-n", ns, "status", "-l", "team!=shop"); failed || out != "" || log != "No resources found in "+ns+" namespace.\n" {
+		t.Errorf("nothing found: printed %q and %q", out, log)
 	}
-	berth(t, ns, []string{"pause", "web"}, "is paused")
-	berth(t, ns, []string{"pause", "web"}, "was already paused")
+	berth(t, ns, []string{"pause", "web"}, "workloadspread.apps.kruise.io/web paused")
+	berth(t, ns, []string{"pause", "ws/web"}, "already paused")
 	berth(t, ns, []string{"status", "web"}, "paused: the descheduler moves none of its pods")
-	berth(t, ns, []string{"resume", "web"}, "is resumed")
+	berth(t, ns, []string{"resume", "web"}, "web resumed")
 	berth(t, ns, []string{"version"}, "kubectl-berth", "API server", "no Deployment or CronJob of Berth")
 
 	file := filepath.Join(t.TempDir(), "spread.yaml")
@@ -134,7 +133,7 @@ func TestKubectlBerthSaysWhatToDo(t *testing.T) {
 		"no permission":     {[]string{"berth", "status", "--as", "nobody"}, "ask for a role that allows it"},
 		"no cluster":        {[]string{"berth", "status", "--server", "https://127.0.0.1:1"}, "no API server answers at https://127.0.0.1:1"},
 		"no such context":   {[]string{"berth", "status", "--context", "elsewhere"}, "elsewhere"},
-		"a wrong format":    {[]string{"berth", "status", "-o", "xml"}, "must be one of table, wide, json, yaml"},
+		"a wrong format":    {[]string{"berth", "status", "-o", "xml"}, "allowed formats are: json, jsonpath, name, wide, yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, log, failed := kubectl(t, tc.args...)

@@ -690,11 +690,11 @@ func TestMigrationFromOpenKruiseAndBack(t *testing.T) {
 		t.Helper()
 		cmd := exec.CommandContext(ctx, filepath.Join(harness.BinDir(), "kubectl-berth"), "doctor", "-o=json", "--kubeconfig="+cluster.Sandbox.Kubeconfig())
 		text, _ := cmd.Output() // the exit code is 1 if anything is wrong
-		var found []cli.Check
+		var found struct{ Items []cli.Check }
 		if err := json.Unmarshal(text, &found); err != nil {
 			t.Fatalf("%v: %s", err, text)
 		}
-		return found
+		return found.Items
 	}
 	for _, check := range doctor() {
 		if slices.Contains([]string{"definitions", "conversion", "webhooks"}, check.Name) && check.Result != "ok" {

@@ -35,16 +35,6 @@ func Advise(err error) string {
 	}
 }
 
-// NoSuchSpread is the error for a name of a spread that does not exist.
-func NoSuchSpread(name, namespace string) error {
-	return fmt.Errorf("there is no WorkloadSpread %q in namespace %q; list them with kubectl berth status, or with kubectl berth status -A for all namespaces", name, namespace)
-}
-
-// NoSuchDivided is the same for commands that know UnitedDeployments and FederatedReplicaSets too.
-func NoSuchDivided(name, namespace string) error {
-	return fmt.Errorf("there is no WorkloadSpread, UnitedDeployment or FederatedReplicaSet %q in namespace %q; list them with kubectl berth status, or with kubectl berth status -A for all namespaces", name, namespace)
-}
-
 func hostOf(address string) string {
 	parsed, err := url.Parse(address)
 	if err != nil {

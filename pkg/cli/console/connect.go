@@ -3,11 +3,9 @@ package console
 
 import (
 	"context"
-	"errors"
+	goflag "flag"
 	"fmt"
 	"net/http"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +19,7 @@ import (
 	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
@@ -46,6 +45,9 @@ func NewRoot(name, short string, streams genericiooptions.IOStreams) (*cobra.Com
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
+	logs := goflag.NewFlagSet(name, goflag.ContinueOnError)
+	klog.InitFlags(logs)
+	root.PersistentFlags().AddGoFlag(logs.Lookup("v"))
 	return root, newFlags(root.PersistentFlags())
 }
 
@@ -150,66 +152,4 @@ func (c *Cluster) lacks(ctx context.Context, version schema.GroupVersion) bool {
 		return false
 	}
 	return apierrors.IsNotFound(server.RESTClient().Get().AbsPath("/apis", version.Group, version.Version).Do(ctx).Error())
-}
-
-// SpreadNames completes the name of a spread on the command line.
-func SpreadNames(flags *Flags) cobra.CompletionFunc {
-	return namesOf(flags, "", func() client.ObjectList { return &v1beta1.WorkloadSpreadList{} })
-}
-
-// NamesOfDivided completes the name of a spread, a UnitedDeployment or a FederatedReplicaSet on the command line.
-func NamesOfDivided(flags *Flags) cobra.CompletionFunc {
-	kinds := []cobra.CompletionFunc{
-		SpreadNames(flags), namesOf(flags, "", func() client.ObjectList { return &unitedv1beta1.UnitedDeploymentList{} }),
-		namesOf(flags, "", func() client.ObjectList { return &federationv1alpha1.FederatedReplicaSetList{} }),
-	}
-	return func(cmd *cobra.Command, args []string, begin string) (names []cobra.Completion, directive cobra.ShellCompDirective) {
-		for _, of := range kinds {
-			var more []cobra.Completion
-			more, directive = of(cmd, args, begin)
-			names = append(names, more...)
-		}
-		return names, directive
-	}
-}
-
-// PodName reads pod/NAME, pod NAME or NAME from the command line.
-func PodName(args []string) (string, error) {
-	kind, name, found := strings.Cut(strings.Join(args, "/"), "/")
-	switch {
-	case !found && kind != "":
-		return kind, nil
-	case slices.Contains([]string{"pod", "pods", "po"}, kind) && name != "" && !strings.Contains(name, "/"):
-		return name, nil
-	}
-	return "", errors.New("say which pod is meant as NAME, pod/NAME or pod NAME")
-}
-
-// PodNames completes pod/NAME on the command line.
-func PodNames(flags *Flags) cobra.CompletionFunc {
-	return namesOf(flags, "pod/", func() client.ObjectList { return &corev1.PodList{} })
-}
-
-// namesOf completes one name of the namespace, with a prefix. If the API server does not answer, it offers nothing.
-func namesOf(flags *Flags, prefix string, newList func() client.ObjectList) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		list := newList()
-		cluster, err := Connect(flags)
-		if err == nil {
-			err = cluster.List(cmd.Context(), list, client.InNamespace(cluster.Namespace))
-		}
-		if err == nil {
-			err = meta.EachListItem(list, func(item runtime.Object) error {
-				names = append(names, prefix+item.(client.Object).GetName())
-				return nil
-			})
-		}
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return names, cobra.ShellCompDirectiveNoFileComp
-	}
 }

@@ -97,9 +97,59 @@ func TestAForbiddenKindMayNotExist(t *testing.T) {
 }
 
 func TestPodsAreNamedAsWithKubectl(t *testing.T) {
-	for args, want := range map[string]string{"web-1": "web-1", "pod/web-1": "web-1", "pod web-1": "web-1", "po/web-1": "web-1", "pods web-1": "web-1", "node/web-1": "", "pod/": "", "pod a/b": "", "a b": ""} {
-		if got, err := PodName(strings.Fields(args)); got != want || (err != nil) != (want == "") {
+	for args, want := range map[string]string{"web-1": "web-1", "pod/web-1": "web-1", "pod web-1": "web-1", "po/web-1": "web-1", "pods web-1 web-2": "web-1 web-2", "a pod/b": "a b", "": "", "pod": "",
+		"node/web-1": "", "pod/": "", "pod a/b": ""} {
+		if got, err := Names(strings.Fields(args), Pods); err == nil && strings.Join(got, " ") != want || (err != nil) != (want == "") {
 			t.Errorf("%q: %q, %v", args, got, err)
+		}
+	}
+}
+
+// Names are completed at every place of the command line, after a type too, and none twice.
+func TestNamesAreCompleted(t *testing.T) {
+	cluster, _ := apiServer(t, map[string]string{
+		spreads: `{"kind": "WorkloadSpreadList", "apiVersion": "apps.kruise.io/v1beta1", "metadata": {}, "items": [{"metadata": {"name": "api"}}, {"metadata": {"name": "web"}}]}`})
+	root, flags := NewRoot("test", "", genericiooptions.NewTestIOStreamsDiscard())
+	if err := root.ParseFlags([]string{"--server", cluster.Config.Host, "-n", "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	root.SetContext(t.Context())
+	complete := CompleteNames(flags, 2, Spreads, United, SidecarSets)
+	for line, want := range map[string]string{"": "api web", "api ": "web", "ws ": "api web", "ws web ": "api", "ws/": "ws/api ws/web", "ws/api ws/": "ws/web", "sidecarset ": "", "node/": ""} {
+		args := strings.Split(line, " ")
+		if got, _ := complete(root, args[:len(args)-1], args[len(args)-1]); strings.Join(got, " ") != want {
+			t.Errorf("%q is completed with %q, want %q", line, got, want)
+		}
+	}
+}
+
+// What programs read is versioned: an object, or a list of them.
+func TestWhatProgramsRead(t *testing.T) {
+	type thing struct {
+		Name string `json:"name"`
+	}
+	for format, want := range map[string]string{
+		"json": "{\n  \"apiVersion\": \"cli.berth.dev/v1\",\n  \"items\": [\n    {\n      \"apiVersion\": \"cli.berth.dev/v1\",\n      \"kind\": \"Thing\",\n      \"name\": \"a\"\n    }\n  ],\n  \"kind\": \"ThingList\"\n}\n",
+		"yaml": "apiVersion: cli.berth.dev/v1\nitems:\n- apiVersion: cli.berth.dev/v1\n  kind: Thing\n  name: a\nkind: ThingList\n",
+		"name": "things/a\n", "jsonpath={.items[*].name}": "a", "wide": "",
+	} {
+		var o Output
+		var out strings.Builder
+		if err := o.Set(format); err != nil {
+			t.Fatal(err)
+		}
+		if done, err := o.Structured(&out, "Thing", []thing{{"a"}}, "things/a"); done != (format != "wide") || err != nil || out.String() != want {
+			t.Errorf("%s: %v, printed %q, want %q", format, err, out.String(), want)
+		}
+	}
+	one := Output{Format: "yaml"}
+	var out strings.Builder
+	if _, err := one.Structured(&out, "Thing", thing{"a"}); err != nil || out.String() != "apiVersion: cli.berth.dev/v1\nkind: Thing\nname: a\n" {
+		t.Errorf("one: %v, %q", err, out.String())
+	}
+	for _, format := range []string{"xml", "jsonpath={", "jsonpath"} {
+		if err := new(Output).Set(format); err == nil {
+			t.Errorf("-o %s is accepted", format)
 		}
 	}
 }

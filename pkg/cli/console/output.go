@@ -10,58 +10,116 @@ import (
 
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
+	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
 )
 
-// Output is the value of -o.
-type Output string
+// APIVersion of what commands print with -o json, yaml and jsonpath.
+const APIVersion = "cli.berth.dev/v1"
 
-// What -o takes.
-const (
-	AsTable Output = "table"
-	AsWide  Output = "wide"
-	AsJSON  Output = "json"
-	AsYAML  Output = "yaml"
-)
+// Output is how a command prints. Its flags are those of kubectl get.
+type Output struct {
+	// Format is empty for a table, or wide, name, json, yaml or jsonpath=TEMPLATE.
+	Format    string
+	NoHeaders bool
+}
 
-var outputs = []string{string(AsTable), string(AsWide), string(AsJSON), string(AsYAML)}
+// AddTo adds -o and --no-headers to the flags of a command.
+func (o *Output) AddTo(flags *pflag.FlagSet) {
+	flags.VarP(o, "output", "o", "Output format. One of: (json, yaml, name, wide, jsonpath=TEMPLATE). The default is a table.")
+	flags.BoolVar(&o.NoHeaders, "no-headers", false, "Print tables without their headers.")
+}
 
 var _ pflag.Value = (*Output)(nil)
 
-func (o *Output) String() string { return string(*o) }
+func (o *Output) String() string { return o.Format }
 func (o *Output) Type() string   { return "format" }
 
-func (o *Output) Set(value string) error {
-	if !slices.Contains(outputs, value) {
-		return fmt.Errorf("must be one of %s", strings.Join(outputs, ", "))
+// Set implements pflag.Value.
+func (o *Output) Set(format string) error {
+	if template, is := strings.CutPrefix(format, "jsonpath="); is {
+		if err := jsonpath.New("output").Parse(template); err != nil {
+			return err
+		}
+	} else if !slices.Contains([]string{"json", "yaml", "name", "wide"}, format) {
+		return fmt.Errorf("allowed formats are: json, jsonpath, name, wide, yaml")
 	}
-	*o = Output(value)
+	o.Format = format
 	return nil
 }
 
-// AddTo adds -o to the flags of a command. The default is a table.
-func (o *Output) AddTo(flags *pflag.FlagSet) {
-	*o = AsTable
-	flags.VarP(o, "output", "o", "Output format: "+strings.Join(outputs, ", ")+".")
-}
+// IsWide is true for -o wide.
+func (o *Output) IsWide() bool { return o.Format == "wide" }
 
-// Structured prints a report for programs. It returns false if the report should be printed for people.
-func (o Output) Structured(w io.Writer, report any) (bool, error) {
-	var encoded []byte
-	var err error
-	switch o {
-	case AsJSON:
-		encoded, err = json.MarshalIndent(report, "", "  ")
-		encoded = append(encoded, '\n')
-	case AsYAML:
-		encoded, err = yaml.Marshal(report)
-	default:
+// Structured prints a report of a kind for programs: an object, or a list for a slice. names are what -o name prints. It returns false if the report should be printed for people.
+func (o *Output) Structured(w io.Writer, kind string, report any, names ...string) (bool, error) {
+	template, isPath := strings.CutPrefix(o.Format, "jsonpath=")
+	switch {
+	case o.Format == "" || o.IsWide():
 		return false, nil
+	case o.Format == "name":
+		for _, name := range names {
+			if _, err := fmt.Fprintln(w, name); err != nil {
+				return true, err
+			}
+		}
+		return true, nil
+	}
+	encoded, err := json.Marshal(report)
+	var content any
+	if err == nil {
+		err = json.Unmarshal(encoded, &content)
+	}
+	if err != nil {
+		return true, err
+	}
+	tell := func(object any, kind string) {
+		if fields, is := object.(map[string]any); is {
+			fields["apiVersion"], fields["kind"] = APIVersion, kind
+		}
+	}
+	if items, isList := content.([]any); isList {
+		for _, item := range items {
+			tell(item, kind)
+		}
+		kind += "List"
+		content = map[string]any{"items": items}
+	}
+	tell(content, kind)
+	switch {
+	case isPath:
+		path := jsonpath.New("output")
+		if err := path.Parse(template); err != nil {
+			return true, err
+		}
+		return true, path.Execute(w, content)
+	case o.Format == "yaml":
+		encoded, err = yaml.Marshal(content)
+	default:
+		encoded, err = json.MarshalIndent(content, "", "  ")
+		encoded = append(encoded, '\n')
 	}
 	if err == nil {
 		_, err = w.Write(encoded)
 	}
 	return true, err
+}
+
+// Table prints rows with aligned columns, of which the first one is the header.
+func (o *Output) Table(w io.Writer, p Palette, rows [][]Cell) error {
+	if o.NoHeaders {
+		rows = rows[1:]
+	}
+	return PrintTable(w, p, rows)
+}
+
+// Cells are cells without a color.
+func Cells(texts ...string) []Cell {
+	cells := make([]Cell, len(texts))
+	for i := range texts {
+		cells[i].Text = texts[i]
+	}
+	return cells
 }
 
 // Color of a text on a terminal.

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,12 +8,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
-	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 )
 
@@ -24,9 +20,9 @@ type Summary struct{ Use, Short string }
 // The commands of berth-whatif. kubectl-berth starts that program for them, because the scheduler's filters and the descheduler are larger than everything
 // else of it together.
 var (
-	Explain   = Summary{"explain pod/NAME", "Why a pod is where it is, subset by subset, by the scheduler's own filters"}
+	Explain   = Summary{"explain POD...", "Why a pod is where it is, subset by subset, by the scheduler's own filters"}
 	Simulate  = Summary{"simulate (SPREAD | -f FILE)", "Where pods would be with a spread, before it is applied"}
-	Rebalance = Summary{"rebalance [SPREAD] --dry-run", "Which pods the descheduler would move now, which it would keep, and why"}
+	Rebalance = Summary{"rebalance [SPREAD...] --dry-run", "Which pods the descheduler would move now, which it would keep, and why"}
 )
 
 // whatIf is the name of the program.
@@ -35,22 +31,16 @@ const whatIf = "berth-whatif"
 // endGrace is how long berth-whatif may take to end after it was asked to.
 const endGrace = 5 * time.Second
 
-// WhatIf starts berth-whatif. The zero value uses the kubeconfig that kubectl uses.
-type WhatIf struct {
-	// Connection is flags of kubectl that choose the cluster and the user, such as --context=staging.
-	Connection []string
-}
-
-// Run runs a command of berth-whatif, such as explain, with its arguments. The error is an *ExitError if the command has failed and has said why. If the
-// context ends, or a signal ends this program, Run ends berth-whatif too.
-func (w *WhatIf) Run(ctx context.Context, streams genericiooptions.IOStreams, command string, args ...string) error {
+// RunWhatIf runs a command of berth-whatif, such as explain, with its arguments. The error is an *ExitError if the command has failed and has said why. If the
+// context ends, or a signal ends this program, RunWhatIf ends berth-whatif too.
+func RunWhatIf(ctx context.Context, streams genericiooptions.IOStreams, args ...string) error {
 	path, err := findWhatIf()
 	if err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	cmd := exec.CommandContext(ctx, path, append(append([]string{command}, w.Connection...), args...)...)
+	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = streams.In, streams.Out, streams.ErrOut
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = endGrace
@@ -83,46 +73,4 @@ func findWhatIf() (string, error) {
 		return "", fmt.Errorf("the program %s, which runs this command, is neither in %s nor on the PATH; put it next to kubectl-berth, from the same archive or build", whatIf, dir)
 	}
 	return path, nil
-}
-
-// Explain is the JSON that "kubectl berth explain pod/NAME -o json" prints.
-func (w *WhatIf) Explain(ctx context.Context, namespace, pod string) ([]byte, error) {
-	return w.ask(ctx, "explain", "pod/"+pod, "--namespace="+namespace, "--output=json")
-}
-
-// Simulate is the JSON that "kubectl berth simulate SPREAD -o json" prints for a number of replicas.
-func (w *WhatIf) Simulate(ctx context.Context, namespace, spread string, replicas int32) ([]byte, error) {
-	return w.ask(ctx, "simulate", spread, "--namespace="+namespace, "--replicas="+strconv.Itoa(int(replicas)), "--output=json")
-}
-
-// ask runs a command and returns what it prints. If the command fails, the error is what it says.
-func (w *WhatIf) ask(ctx context.Context, command string, args ...string) ([]byte, error) {
-	var out, errOut bytes.Buffer
-	err := w.Run(ctx, genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut}, command, args...)
-	var exit *ExitError
-	if errors.As(err, &exit) {
-		err = errors.New(strings.TrimPrefix(strings.TrimSpace(errOut.String()), errorPrefix))
-	}
-	if err != nil {
-		return nil, err
-	}
-	return out.Bytes(), nil
-}
-
-// ConnectionOf returns the flags of kubectl that a command was started with, for WhatIf.
-func ConnectionOf(flags *pflag.FlagSet) []string {
-	var set []string
-	flags.VisitAll(func(f *pflag.Flag) {
-		if !f.Changed {
-			return
-		}
-		values := []string{f.Value.String()}
-		if several, ok := f.Value.(pflag.SliceValue); ok {
-			values = several.GetSlice()
-		}
-		for _, value := range values {
-			set = append(set, "--"+f.Name+"="+value)
-		}
-	})
-	return set
 }

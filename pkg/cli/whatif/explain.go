@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
@@ -40,6 +40,8 @@ type PodReport struct {
 	Tiers []Tier `json:"tiers,omitempty"`
 	// Why it is in this subset, on this node or pending.
 	Why string `json:"why"`
+	// Next is what the spread does, or waits for, if the pod has no node.
+	Next string `json:"next,omitempty"`
 	// Scheduler is the scheduler's last message about the pod, if it found no node.
 	Scheduler string `json:"scheduler,omitempty"`
 }
@@ -92,9 +94,11 @@ func explainPod(ctx context.Context, e *engine.Engine, pod *corev1.Pod) (*PodRep
 	observed := subset.Observe(pod, e.Node(pod.Spec.NodeName))
 	index, adopted := policy.SubsetOf(&observed, r.Spread)
 	adopted = adopted || observed.BoundByOthers()
-	rooms, err := e.Filters.Take(e.Pods, e.Nodes)
-	if err != nil {
-		return nil, err
+	var rooms *fit.Rooms
+	if e.Filters != nil {
+		if rooms, err = e.Filters.Take(e.Pods, e.Nodes); err != nil {
+			return nil, err
+		}
 	}
 	plan := policy.Plan(divided.Replicas)
 	pods := plan.Replicas
@@ -139,17 +143,29 @@ func explainPod(ctx context.Context, e *engine.Engine, pod *corev1.Pod) (*PodRep
 			r.Why = why(r, policy, index, adopted, waits)
 		}
 	default:
+		r.Next = report.Of(divided.Spread, e.Now()).Next
+		if r.Why = whyHeld(divided, pod); r.Why != "" {
+			break
+		}
+		if e.Filters == nil {
+			r.Why = "only the filters can tell, and they need all nodes and pods"
+			break
+		}
 		outcome, err := e.Try(ctx, divided, pod)
 		if err != nil {
 			return nil, err
 		}
-		r.Why = whyPending(divided, pod, outcome, known && home == subset.None)
+		r.Why = whyPending(divided, outcome)
 	}
 	return r, nil
 }
 
 // survey asks the filters about a pod like this one in a subset.
 func (t *Tier) survey(ctx context.Context, e *engine.Engine, rooms *fit.Rooms, d *engine.Divided, pod *corev1.Pod, index int) error {
+	if rooms == nil {
+		t.Verdict = verdictUnknown
+		return nil
+	}
 	like, unknown := e.Replacement(pod, d.Policy, d.Spread.Name, index)
 	if unknown == nil {
 		if pod.Spec.NodeName == "" {
@@ -260,38 +276,34 @@ func whyRanked(r *PodReport, policy *subset.Policy, index int, waits func(open i
 	return text
 }
 
-// whyPending says why a pod has no node. aboveAll is true for a pod of a StatefulSet whose ordinal is above all quotas.
-func whyPending(d *engine.Divided, pod *corev1.Pod, outcome engine.Outcome, aboveAll bool) string {
+// whyHeld says what about the pod itself keeps Berth's scheduler from it. Empty if nothing does.
+func whyHeld(d *engine.Divided, pod *corev1.Pod) string {
 	if gates := subset.OtherGates(pod); len(gates) > 0 {
 		return fmt.Sprintf("it has the scheduling gate %s, which the component that set it must remove", gates[0].Name)
 	}
 	within, early := d.Policy.AdmittedTo(subset.AdmittedOf(pod), d.Spread.Name)
-	early = early && within != subset.None
-	if scheduler := pod.Spec.SchedulerName; scheduler != v1beta1.SchedulerName && d.Policy.SchedulerOf(scheduler) == scheduler && early {
+	switch scheduler := pod.Spec.SchedulerName; {
+	case scheduler == v1beta1.SchedulerName:
+		return ""
+	case d.Policy.SchedulerOf(scheduler) == scheduler && early && within != subset.None:
 		return fmt.Sprintf("admission gave it subset %s, and scheduler %s has not bound it; the events of the pod say why", d.Policy.Subsets[within].Name, scheduler)
+	default:
+		return fmt.Sprintf("it names scheduler %s, which does not divide pods; leave schedulerName out of the workload's template, or name %s", scheduler, v1beta1.SchedulerName)
 	}
-	if pod.Spec.SchedulerName != v1beta1.SchedulerName {
-		return fmt.Sprintf("it names scheduler %s, which does not divide pods; leave schedulerName out of the workload's template, or name %s", pod.Spec.SchedulerName, v1beta1.SchedulerName)
-	}
-	adaptive := d.Policy.Strategy == v1beta1.AdaptiveScheduleStrategy
+}
+
+// whyPending says what became of the pod when the scheduler's plugins looked at it now. What happens next is in the report of the spread.
+func whyPending(d *engine.Divided, outcome engine.Outcome) string {
 	switch {
 	case outcome.Bound != nil:
 		if in := subset.RecordOf(outcome.Bound); in.Subset != "" {
 			return fmt.Sprintf("%s has quota left and a node for it; the scheduler should bind it soon", in.Subset)
 		}
-		if aboveAll {
-			return "its ordinal is above all quotas, and the spread lets such pods go anywhere (whenFull: Schedule); the scheduler should bind it soon"
-		}
-		return "every subset is full, and the spread lets such pods go anywhere (whenFull: Schedule); the scheduler should bind it soon"
-	case early && outcome.Reason == v1beta1.ReasonAdmittedSubsetFull:
-		return fmt.Sprintf("it can use subset %s only, which is full now; berth-controller replaces the pod if another subset has quota left", d.Policy.Subsets[within].Name)
-	case early && outcome.Waits != nil && adaptive && d.Policy.Adaptive.Wait > 0:
-		return fmt.Sprintf("it can use subset %s only, which has no node for it; the pod waits there until the descheduler's EvictUnschedulableSubsetPods evicts it, after %s at the earliest",
-			outcome.Waits.Name, d.Policy.Adaptive.Wait)
-	case early && outcome.Waits != nil:
-		return fmt.Sprintf("it can use subset %s only, which has no node for it; the pod waits there", outcome.Waits.Name)
+		return "every quota that counts for it is used up, and the spread lets such pods go anywhere (whenFull: Schedule); the scheduler should bind it soon"
+	case outcome.Reason == v1beta1.ReasonAdmittedSubsetFull:
+		return "the only subset that it can use is full now; berth-controller replaces the pod if another subset has quota left"
 	case outcome.Waits != nil:
-		return fmt.Sprintf("%s has quota left but no node for it; with strategy Fixed the pod waits there", outcome.Waits.Name)
+		return fmt.Sprintf("%s is the subset for it, and has no node for it", outcome.Waits.Name)
 	case outcome.Reason == v1beta1.ReasonNoNodeFits:
 		return "no subset with quota left has a node for it"
 	case outcome.Reason == v1beta1.ReasonSubsetsFull:
@@ -309,18 +321,17 @@ func whyPending(d *engine.Divided, pod *corev1.Pod, outcome engine.Outcome, abov
 
 // explainCommand is "kubectl berth explain".
 type explainCommand struct {
-	out    io.Writer
-	output console.Output
+	out, errOut io.Writer
+	output      console.Output
 }
 
 func newExplain(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
-	c := &explainCommand{out: streams.Out}
+	c := &explainCommand{out: streams.Out, errOut: streams.ErrOut}
 	cmd := &cobra.Command{
 		Use:               console.Explain.Use,
 		Short:             console.Explain.Short,
 		Example:           "  kubectl berth explain pod/web-5d4f8-x2lkp",
-		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: console.PodNames(flags),
+		ValidArgsFunction: console.CompleteNames(flags, 1, console.Pods),
 		RunE:              console.OnCluster(flags, c.run),
 	}
 	c.output.AddTo(cmd.Flags())
@@ -328,31 +339,23 @@ func newExplain(flags *console.Flags, streams genericiooptions.IOStreams) *cobra
 }
 
 func (c *explainCommand) run(ctx context.Context, cluster *console.Cluster, args []string) error {
-	name, err := console.PodName(args)
-	if err != nil {
-		return err
-	}
-	pod := &corev1.Pod{}
-	if err := cluster.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, pod); err != nil {
-		return err
-	}
-	e, err := look(ctx, cluster)
-	if err != nil {
-		return err
-	}
-	report, err := explainPod(ctx, e, pod)
-	if err != nil {
-		return err
-	}
-	if report.Spread == "" {
-		if err := report.explainUnited(ctx, cluster, e, pod); err != nil {
-			return err
+	var e *engine.Engine
+	return c.output.ForPods(ctx, c.out, cluster, args, "PodReport", func(pod *corev1.Pod) (_ any, err error) {
+		if e == nil {
+			if e, err = look(ctx, cluster); apierrors.IsForbidden(err) {
+				fmt.Fprintln(c.errOut, "kubectl berth: without nodes:", console.Advise(err))
+				e, err = lookInNamespace(ctx, cluster)
+			}
 		}
-	}
-	if done, err := c.output.Structured(c.out, report); done {
-		return err
-	}
-	return c.print(report)
+		if err != nil {
+			return nil, err
+		}
+		r, err := explainPod(ctx, e, pod)
+		if err == nil && r.Spread == "" {
+			err = r.explainUnited(ctx, cluster, e, pod)
+		}
+		return r, err
+	}, func(r any) error { return c.print(r.(*PodReport)) })
 }
 
 func (c *explainCommand) print(r *PodReport) error {
@@ -362,7 +365,7 @@ func (c *explainCommand) print(r *PodReport) error {
 		return err
 	}
 	if len(r.Tiers) > 0 {
-		head := []console.Cell{{Text: "  SUBSET"}, {Text: "KEPT"}, {Text: "QUOTA"}, {Text: "NODES THAT FIT NOW"}, {Text: "VERDICT"}}
+		head := console.Cells("  SUBSET", "KEPT", "QUOTA", "NODES THAT FIT NOW", "VERDICT")
 		if r.Tiers[0].Target != nil {
 			head = slices.Insert(head, 3, console.Cell{Text: "TARGET"})
 		}
@@ -372,24 +375,26 @@ func (c *explainCommand) print(r *PodReport) error {
 			if t.Quota != nil {
 				quota = strconv.Itoa(int(*t.Quota))
 			}
-			verdict := console.Cell{Text: t.Verdict}
+			row := console.Cells("  "+t.Subset, strconv.Itoa(int(t.Kept)), quota, fitting(t), t.Verdict)
 			switch t.Verdict {
 			case verdictHolds:
-				verdict.Color = console.Green
+				row[4].Color = console.Green
 			case verdictFull, verdictNoNodeFits:
-				verdict.Color = console.Yellow
+				row[4].Color = console.Yellow
 			}
-			row := []console.Cell{{Text: "  " + t.Subset}, {Text: strconv.Itoa(int(t.Kept))}, {Text: quota}, {Text: fitting(t)}, verdict}
 			if t.Target != nil {
 				row = slices.Insert(row, 3, console.Cell{Text: strconv.Itoa(int(*t.Target))})
 			}
 			rows = append(rows, row)
 		}
-		if err := console.PrintTable(c.out, p, rows); err != nil {
+		if err := c.output.Table(c.out, p, rows); err != nil {
 			return err
 		}
 	}
 	text := "  why: " + r.Why + "\n"
+	if r.Next != "" {
+		text += "  next: " + r.Next + "\n"
+	}
 	if r.Scheduler != "" {
 		text += "  the scheduler said: " + r.Scheduler + "\n"
 	}

@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/snapshot"
 	"github.com/berth-project/berth/pkg/subset"
@@ -138,7 +137,7 @@ func TestExplain(t *testing.T) {
 		"adopted":                         {byPool, nil, pod("p", "1", "node-b", "adopted"), "it was not bound for a subset of this spread; its node belongs to b", "a Open 0 1/1; b Holds 1 1/1"},
 		"of no subset":                    {byPool, nil, pod("p", "1", "node-c", "adopted"), "it was not bound for a subset of this spread, and its node belongs to none", "a Open 0 1/1; b Open 0 1/1"},
 		"let go":                          {byPool, nil, pod("p", "1", "node-c", ""), "every subset was full", "a Open 0 1/1; b Open 0 1/1"},
-		"Fixed waits":                     {byPool, nil, pod("p", "3", "", ""), "a has quota left but no node for it; with strategy Fixed the pod waits there", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
+		"Fixed waits":                     {byPool, nil, pod("p", "3", "", ""), "a is the subset for it, and has no node for it", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
 		"Adaptive has tried all":          {byPool + adaptive, nil, said, "no subset with quota left has a node for it", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
 		"full": {strings.Replace(byPool, "maxReplicas: 2", "maxReplicas: 0", 1) + "scheduleStrategy: {whenFull: Wait}", []client.Object{pod("x", "1", "node-a", "a")}, pod("p", "1", "", ""),
 			"every subset is full", "a Full 1 1/1; b Full 0 1/1"},
@@ -153,12 +152,12 @@ func TestExplain(t *testing.T) {
 		"on its way":              {byPool, nil, pod("p", "1", "", ""), "a has quota left and a node for it", "a Open 0 1/1; b Open 0 1/1"},
 		"behind a pod that waits": {byPool, []client.Object{pod("older", "3", "", "")}, pod("p", "1", "", ""), "b has quota left and a node for it", "a Open 0 1/1; b Open 0 1/1"},
 		"with a patch that finds no node": {patching, []client.Object{pod("x", "2", "node-b", "b")}, admittedTo("b", pod("p", "1", "", "")),
-			"it can use subset b only, which has no node for it; the pod waits there", "a Open 0 1/1; b NoNodeFits 1 0/1"},
+			"b is the subset for it, and has no node for it", "a Open 0 1/1; b NoNodeFits 1 0/1"},
 		"with a patch of a full subset": {patching, []client.Object{pod("x", "1", "node-a", "a")}, admittedTo("a", pod("p", "1", "", "")),
-			"it can use subset a only, which is full now; berth-controller replaces the pod", "a Full 1 1/1; b Open 0 1/1"},
+			"the only subset that it can use is full now; berth-controller replaces the pod", "a Full 1 1/1; b Open 0 1/1"},
 		"with an ephemeral volume":  {byPool, []client.Object{late}, scratch, "a has quota left and a node for it", "a Open 0 1/1; b Open 0 1/1"},
 		"with a gate":               {byPool, nil, gated, "it has the scheduling gate quota", "a Open 0 1/1; b Open 0 1/1"},
-		"with Berth's gate":         {byPool, nil, tried, "a has quota left but no node for it", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
+		"with Berth's gate":         {byPool, nil, tried, "a is the subset for it, and has no node for it", "a NoNodeFits 0 0/1; b NoNodeFits 0 0/1"},
 		"with another scheduler":    {byPool, nil, others, "it names scheduler default-scheduler", "a Open 0 1/1; b Open 0 1/1"},
 		"of nobody":                 {byPool, nil, stranger, "no WorkloadSpread divides it", ""},
 		"of a spread that is wrong": {"subsets: [{name: a, maxReplicas: -1}]", nil, pod("p", "1", "", ""), "WorkloadSpread web is invalid", ""},
@@ -196,7 +195,7 @@ func TestExplain(t *testing.T) {
 			{db("db-3", "node-c", ""), "its ordinal is above all quotas, and the spread lets such pods go anywhere"},
 			{db("db-3", "node-b", "b"), "its ordinal is above all quotas by now; b had a free slot when it was bound"},
 			{db("db-1", "", ""), "b has quota left and a node for it"},
-			{db("db-3", "", ""), "its ordinal is above all quotas, and the spread lets such pods go anywhere (whenFull: Schedule); the scheduler should bind it soon"},
+			{db("db-3", "", ""), "every quota that counts for it is used up, and the spread lets such pods go anywhere (whenFull: Schedule); the scheduler should bind it soon"},
 		} {
 			report, err := explainPod(t.Context(), engineOf(t, append(workloads(), set, testkit.Spread(t, toDB+byPool, "{}"), tc.pod)...), tc.pod)
 			if err != nil {
@@ -213,7 +212,7 @@ func TestExplain(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		if err := (&explainCommand{out: &out, output: console.AsTable}).print(report); err != nil {
+		if err := (&explainCommand{out: &out}).print(report); err != nil {
 			t.Fatal(err)
 		}
 		want := `pod/p   web   node -   subset -
@@ -221,6 +220,7 @@ func TestExplain(t *testing.T) {
   a        0      1       0/1: 1 Insufficient cpu   NoNodeFits
   b        0      2       0/1: 1 Insufficient cpu   NoNodeFits
   why: no subset with quota left has a node for it
+  next: no pod is placed until that is corrected: the spec is invalid
   the scheduler said: no room at all
 `
 		if diff := cmp.Diff(want, out.String()); diff != "" {
@@ -229,7 +229,7 @@ func TestExplain(t *testing.T) {
 	})
 	t.Run("a name that is none", func(t *testing.T) {
 		err := (&explainCommand{out: &bytes.Buffer{}}).run(context.Background(), nil, []string{"node/web-1"})
-		if err == nil || !strings.Contains(err.Error(), "pod/NAME") {
+		if err == nil || !strings.Contains(err.Error(), "TYPE is a pod") {
 			t.Errorf("got %v", err)
 		}
 	})

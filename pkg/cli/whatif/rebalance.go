@@ -48,8 +48,7 @@ func newRebalance(flags *console.Flags, streams genericiooptions.IOStreams, stra
 		Example: `  kubectl berth rebalance --dry-run
   kubectl berth rebalance web --dry-run -o json
   kubectl berth rebalance -A --dry-run --policy-config-file=policy.yaml`,
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: console.SpreadNames(flags),
+		ValidArgsFunction: console.CompleteNames(flags, 1, console.Spreads),
 		PreRunE: func(*cobra.Command, []string) error {
 			if !c.dryRun {
 				return errNotDryRun
@@ -65,9 +64,23 @@ func newRebalance(flags *console.Flags, streams genericiooptions.IOStreams, stra
 	return cmd
 }
 
-func (c *rebalanceCommand) run(ctx context.Context, cluster *console.Cluster, names []string) error {
-	if err := c.expectSpreads(ctx, cluster, names); err != nil {
+func (c *rebalanceCommand) run(ctx context.Context, cluster *console.Cluster, args []string) error {
+	asked, err := console.ParseNames(args, 1, console.Spreads)
+	if err != nil {
 		return err
+	}
+	var names []string
+	for _, spread := range asked {
+		if spread.Name == "" {
+			err = cluster.List(ctx, &v1beta1.WorkloadSpreadList{}, client.Limit(1)) // an error if the cluster does not have the kind
+		} else if names = append(names, spread.Name); c.allNamespaces {
+			err = errors.New("a name and --all-namespaces do not go together; name the namespace with -n")
+		} else {
+			_, err = cluster.GetSpread(ctx, spread.Name)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	policyFile, remove, err := c.policy(ctx, cluster)
 	if err != nil {
@@ -94,27 +107,12 @@ func (c *rebalanceCommand) run(ctx context.Context, cluster *console.Cluster, na
 		c.note("not everything could be read: %v", firstOf(plan.Unread))
 	}
 	plan.Lines = slices.DeleteFunc(plan.Lines, func(line cycle.Line) bool {
-		return !c.allNamespaces && line.Namespace != cluster.Namespace || len(names) > 0 && line.Spread != names[0]
+		return !c.allNamespaces && line.Namespace != cluster.Namespace || len(names) > 0 && !slices.Contains(names, line.Spread)
 	})
 	for _, note := range c.notes {
 		fmt.Fprintln(c.streams.ErrOut, "note: "+note)
 	}
 	return c.print(plan)
-}
-
-// expectSpreads refuses a name without a spread, and a cluster without the kind.
-func (c *rebalanceCommand) expectSpreads(ctx context.Context, cluster *console.Cluster, names []string) error {
-	if len(names) == 0 {
-		return cluster.List(ctx, &v1beta1.WorkloadSpreadList{}, client.Limit(1))
-	}
-	if c.allNamespaces {
-		return errors.New("a name and --all-namespaces do not go together; name the namespace with -n")
-	}
-	err := cluster.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: names[0]}, &v1beta1.WorkloadSpread{})
-	if apierrors.IsNotFound(err) {
-		return console.NoSuchSpread(names[0], cluster.Namespace)
-	}
-	return err
 }
 
 // firstOf is the first of several errors, with the number of the others.
@@ -187,16 +185,14 @@ func (c *rebalanceCommand) print(plan *cycle.Report) error {
 	if plan.Lines == nil {
 		plan.Lines = []cycle.Line{}
 	}
-	if done, err := c.output.Structured(c.streams.Out, plan); done {
+	if done, err := c.output.Structured(c.streams.Out, "Plan", plan); done {
 		return err
 	}
 	switch {
 	case len(plan.Lines) == 0:
 		_, err := io.WriteString(c.streams.Out, "Nothing to move: every pod is where the descheduler would have it.\n")
 		return err
-	case c.output == console.AsWide:
-		return plan.WriteWide(c.streams.Out)
 	default:
-		return plan.WriteTable(c.streams.Out)
+		return plan.WriteTable(c.streams.Out, c.output.IsWide(), c.output.NoHeaders)
 	}
 }

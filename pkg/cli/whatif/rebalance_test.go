@@ -38,13 +38,15 @@ func TestRebalancePrints(t *testing.T) {
 		lines  []cycle.Line
 		want   string
 	}{
-		"a table": {console.AsTable, lines, `STRATEGY                  NAMESPACE  SPREAD  POD    FROM  TO  VERDICT  REASON    UNTIL                 RESULT
+		"a table": {console.Output{}, lines, `STRATEGY                  NAMESPACE  SPREAD  POD    FROM  TO  VERDICT  REASON    UNTIL                 RESULT
 EnforceSubsetMaxReplicas  shop       web     web-1  a     -   Keep     Settling  2026-01-01T12:00:00Z  -
 `},
-		"wide, with the node": {console.AsWide, lines, `STRATEGY                  NAMESPACE  SPREAD  POD    FROM  TO  VERDICT  REASON    UNTIL                 RESULT  NODE
+		"wide, with the node": {console.Output{Format: "wide"}, lines, `STRATEGY                  NAMESPACE  SPREAD  POD    FROM  TO  VERDICT  REASON    UNTIL                 RESULT  NODE
 EnforceSubsetMaxReplicas  shop       web     web-1  a     -   Keep     Settling  2026-01-01T12:00:00Z  -       n7
 `},
-		"YAML": {console.AsYAML, lines, `plan:
+		"YAML": {console.Output{Format: "yaml"}, lines, `apiVersion: cli.berth.dev/v1
+kind: Plan
+plan:
 - from: a
   namespace: shop
   node: n7
@@ -55,8 +57,8 @@ EnforceSubsetMaxReplicas  shop       web     web-1  a     -   Keep     Settling 
   until: "2026-01-01T12:00:00Z"
   verdict: Keep
 `},
-		"nothing, for people":   {console.AsTable, nil, "Nothing to move: every pod is where the descheduler would have it.\n"},
-		"nothing, for programs": {console.AsJSON, nil, "{\n  \"plan\": []\n}\n"},
+		"nothing, for people":   {console.Output{}, nil, "Nothing to move: every pod is where the descheduler would have it.\n"},
+		"nothing, for programs": {console.Output{Format: "json"}, nil, "{\n  \"apiVersion\": \"cli.berth.dev/v1\",\n  \"kind\": \"Plan\",\n  \"plan\": []\n}\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer

@@ -13,12 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/cli/console"
@@ -155,8 +153,7 @@ For a file with a UnitedDeployment it says how its replicas are divided, as if e
 		Example: `  kubectl berth simulate -f spread.yaml --scale 5,10,100
   kubectl berth simulate web --replicas 200
   kubectl berth simulate -f spread.yaml --from-cluster --replicas 200`,
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: console.SpreadNames(flags),
+		ValidArgsFunction: console.CompleteNames(flags, 1, console.Spreads),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.run(cmd.Context(), func() (*console.Cluster, error) { return console.Connect(flags) }, args)
 		},
@@ -170,8 +167,9 @@ For a file with a UnitedDeployment it says how its replicas are divided, as if e
 	return cmd
 }
 
-func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Cluster, error), names []string) error {
-	if (c.file == "") == (len(names) == 0) {
+func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Cluster, error), args []string) error {
+	names, err := console.Names(args, console.Spreads)
+	if (c.file == "") != (err == nil && len(names) == 1) {
 		return errors.New("say what to simulate: either a file with -f FILE, or the name of a spread in the cluster")
 	}
 	sizes := c.scale
@@ -286,11 +284,7 @@ func (c *simulateCommand) simulateApplied(ctx context.Context, connect func() (*
 	if err != nil {
 		return err
 	}
-	spread := &v1beta1.WorkloadSpread{}
-	err = cluster.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, spread)
-	if apierrors.IsNotFound(err) {
-		return console.NoSuchSpread(name, cluster.Namespace)
-	}
+	spread, err := cluster.GetSpread(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -343,25 +337,25 @@ func simulateOn(ctx context.Context, e *engine.Engine, spread *v1beta1.WorkloadS
 }
 
 func (c *simulateCommand) print(simulations []Simulation) error {
-	if done, err := c.output.Structured(c.out, simulations); done {
+	if done, err := c.output.Structured(c.out, "Simulation", simulations); done {
 		return err
 	}
 	p := console.PaletteFor(c.out)
 	for i := range simulations {
 		s := &simulations[i]
-		rows := [][]console.Cell{{{Text: fmt.Sprintf("%d replicas", s.Replicas)}, {Text: "KEPT"}, {Text: "THEN"}, {Text: "QUOTA"}}}
+		rows := [][]console.Cell{console.Cells(fmt.Sprintf("%d replicas", s.Replicas), "KEPT", "THEN", "QUOTA")}
 		for _, in := range s.Subsets {
 			quota := "-"
 			if in.Quota != nil {
 				quota = strconv.Itoa(int(*in.Quota))
 			}
-			then := console.Cell{Text: strconv.Itoa(int(in.Then))}
+			row := console.Cells("  "+in.Name, strconv.Itoa(int(in.Now)), strconv.Itoa(int(in.Then)), quota)
 			if in.Now != in.Then {
-				then.Color = console.Yellow
+				row[2].Color = console.Yellow
 			}
-			rows = append(rows, []console.Cell{{Text: "  " + in.Name}, {Text: strconv.Itoa(int(in.Now))}, then, {Text: quota}})
+			rows = append(rows, row)
 		}
-		if err := console.PrintTable(c.out, p, rows); err != nil {
+		if err := c.output.Table(c.out, p, rows); err != nil {
 			return err
 		}
 		var text strings.Builder

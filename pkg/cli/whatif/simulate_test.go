@@ -133,7 +133,7 @@ func TestSimulateFiles(t *testing.T) {
 	}
 	const header = "apiVersion: apps.kruise.io/v1alpha1\nkind: WorkloadSpread\nmetadata: {name: web}\nspec:\n  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}\n"
 	t.Run("a spread alone", func(t *testing.T) {
-		got, err := simulate(simulateCommand{output: console.AsTable, replicas: -1, scale: []int32{1, 10}}, header+`  subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}]`, ".yaml")
+		got, err := simulate(simulateCommand{replicas: -1, scale: []int32{1, 10}}, header+`  subsets: [{name: a, maxReplicas: 2}, {name: b, maxReplicas: 3}]`, ".yaml")
 		want := `1 replicas   KEPT   THEN   QUOTA
   a          0      1      2
   b          0      0      3
@@ -157,7 +157,7 @@ spec:
     clusterRegistry: {namespaces: [other], selector: {tier: gold}}
     subsets: [{name: a, minReplicas: 1, maxReplicas: 2}, {name: b, maxReplicas: 3, targetCluster: {name: m}}]
 `
-		got, err := simulate(simulateCommand{output: console.AsTable, replicas: -1, scale: []int32{3, 10}}, united, ".yaml")
+		got, err := simulate(simulateCommand{replicas: -1, scale: []int32{3, 10}}, united, ".yaml")
 		want := `3 replicas   KEPT   THEN   QUOTA
   a          0      2      2
   b          0      1      3
@@ -171,7 +171,7 @@ spec:
 		}
 	})
 	t.Run("a scenario", func(t *testing.T) {
-		if got, err := simulate(simulateCommand{output: console.AsTable}, "", ".txtar"); err == nil || !strings.Contains(err.Error(), "use berth-sandbox play") {
+		if got, err := simulate(simulateCommand{}, "", ".txtar"); err == nil || !strings.Contains(err.Error(), "use berth-sandbox play") {
 			t.Errorf("%v, printed\n%s", err, got)
 		}
 	})
@@ -182,7 +182,7 @@ spec:
 		"a wrong field":     {header + "  subset: []", "unknown field"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := simulate(simulateCommand{output: console.AsTable, replicas: -1}, tc.content, ".yaml"); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if _, err := simulate(simulateCommand{replicas: -1}, tc.content, ".yaml"); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
 		})

@@ -36,17 +36,12 @@ func (r *PodReport) explainUnited(ctx context.Context, cluster *console.Cluster,
 	}
 	r.United, r.Subset = ud.Name, pod.Labels[v1beta1.SubsetNameLabel]
 	r.Why = fmt.Sprintf("it belongs to the child of subset %s of UnitedDeployment %s", r.Subset, r.United)
-	reports := report.OfUnited(ud, e.Now())
-	for _, s := range reports.Subsets {
-		if s.Name == r.Subset {
-			r.Why += fmt.Sprintf(", which asks for %s, of which %d are ready", report.Pods(s.Replicas, "", ""), s.Ready)
-		}
+	if pod.Spec.NodeName != "" {
+		return nil
 	}
-	if pod.Spec.NodeName == "" && pod.Labels[v1beta1.ReservedPodLabel] == "true" {
+	r.Next = report.Of(ud, e.Now()).Next
+	if pod.Labels[v1beta1.ReservedPodLabel] == "true" {
 		r.Why += "; it found no node and is kept as a reservation, and another subset runs a pod in its place until it is ready"
-	}
-	if pod.Spec.NodeName == "" {
-		r.Why += "; next: " + reports.Next
 	}
 	return nil
 }

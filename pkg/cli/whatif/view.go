@@ -17,6 +17,15 @@ import (
 // listTimeout bounds the time to list the objects of the cluster.
 const listTimeout = 30 * time.Second
 
+// lookInNamespace makes an engine for whoever may read one namespace only. It knows no nodes.
+func lookInNamespace(ctx context.Context, cluster *console.Cluster) (*engine.Engine, error) {
+	taken, err := snapshot.TakeNamespace(ctx, cluster, clock.RealClock{}, cluster.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	return engine.NewWithoutNodes(taken, clock.RealClock{}), nil
+}
+
 // look takes a snapshot of the cluster, and makes the engine for it. It lists all pods and nodes, because the scheduler's filters need them.
 func look(ctx context.Context, cluster *console.Cluster) (*engine.Engine, error) {
 	life := ctx

@@ -21,8 +21,10 @@ type Strategies = func(*cycle.World, pluginregistry.Registry)
 func NewCommand(streams genericiooptions.IOStreams, strategies Strategies) *cobra.Command {
 	root, flags := console.NewRoot("berth-whatif", "Where pods could run and would run, by the scheduler's own filters and the descheduler", streams)
 	root.PersistentPreRun = func(*cobra.Command, []string) {
-		klog.LogToStderr(false) // the scheduler's filters and the descheduler log what they do, and the answer has it already
-		klog.SetOutput(io.Discard)
+		if !klog.V(1).Enabled() {
+			klog.LogToStderr(false) // the scheduler's filters and the descheduler log what they do, and the answer has it already
+			klog.SetOutput(io.Discard)
+		}
 	}
 	root.AddCommand(newExplain(flags, streams), newSimulate(flags, streams), newRebalance(flags, streams, strategies))
 	return root

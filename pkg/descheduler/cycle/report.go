@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -49,32 +50,25 @@ type Report struct {
 	Unread error `json:"-"`
 }
 
-// WriteTable writes the report for the eye.
-func (r *Report) WriteTable(out io.Writer) error {
-	return r.write(out, func(*Line) string { return "" })
-}
-
-// WriteWide writes the report for the eye, with the node that each pod is on.
-func (r *Report) WriteWide(out io.Writer) error {
-	return r.write(out, func(l *Line) string {
-		if l == nil {
-			return "\tNODE"
-		}
-		return "\t" + orDash(l.Node)
-	})
-}
-
-// write writes the table. more is what to append to a line, or to the heading for nil.
-func (r *Report) write(out io.Writer, more func(*Line) string) error {
+// WriteTable writes the report for the eye, with the node that each pod is on if it is wide.
+func (r *Report) WriteTable(out io.Writer, wide, noHeader bool) error {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "STRATEGY\tNAMESPACE\tSPREAD\tPOD\tFROM\tTO\tVERDICT\tREASON\tUNTIL\tRESULT"+more(nil))
+	row := func(columns ...string) {
+		if !wide {
+			columns = columns[:len(columns)-1]
+		}
+		fmt.Fprintln(w, strings.Join(columns, "\t"))
+	}
+	if !noHeader {
+		row("STRATEGY", "NAMESPACE", "SPREAD", "POD", "FROM", "TO", "VERDICT", "REASON", "UNTIL", "RESULT", "NODE")
+	}
 	for i := range r.Lines {
 		l := &r.Lines[i]
 		until := "-"
 		if l.Until != nil {
 			until = l.Until.UTC().Format(time.RFC3339)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s%s\n", l.Strategy, l.Namespace, l.Spread, orDash(l.Pod), orDash(l.From), orDash(l.To), l.Verdict, l.Reason, until, orDash(string(l.Result)), more(l))
+		row(l.Strategy, l.Namespace, l.Spread, orDash(l.Pod), orDash(l.From), orDash(l.To), string(l.Verdict), string(l.Reason), until, orDash(string(l.Result)), orDash(l.Node))
 	}
 	return w.Flush()
 }

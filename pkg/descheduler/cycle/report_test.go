@@ -18,7 +18,7 @@ func TestReports(t *testing.T) {
 		{Strategy: "RebalanceToPreferredSubset", Namespace: "ns", Spread: "web", Verdict: Kept, Reason: v1beta1.ReasonCoolingDown, Until: &until},
 	}}
 	var table, wide, object, nothing strings.Builder
-	for _, err := range []error{r.WriteTable(&table), r.WriteWide(&wide), r.WriteJSON(&object), (&Report{}).WriteJSON(&nothing)} {
+	for _, err := range []error{r.WriteTable(&table, false, false), r.WriteTable(&wide, true, false), r.WriteJSON(&object), (&Report{}).WriteJSON(&nothing)} {
 		if err != nil {
 			t.Fatal(err)
 		}

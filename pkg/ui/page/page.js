@@ -1,5 +1,5 @@
 // The page: what the server tells of the cluster, drawn. The server sends a snapshot and then news; both say the same things, so that a page that was
-// away catches up by itself. Besides events, only answers to what-ifs are fetched. Nothing from the cluster becomes markup: it is only ever set as text.
+// away catches up by itself. Nothing from the cluster becomes markup: it is only ever set as text.
 'use strict';
 
 // More nodes or pods than this are drawn in bundles, each of which opens by a click.
@@ -21,7 +21,6 @@ const nodes = new Map(), pods = new Map(), spreads = new Map(); // by name, UID 
 const podsOn = new Map(); // node name ('' is none) to Set of UIDs
 let keys = []; // labels by which nodes can be grouped, each with the values that subsets select in their order
 let pickedLabel = '', pickedSpread = '';
-let offers = {};     // what-ifs that the server answers
 let clockAhead = 0;  // milliseconds by which the server's clock is ahead of this one
 
 // ---- taking in what the server tells
@@ -86,7 +85,6 @@ function takeSnapshot(all) {
   setText($('where'), (all.namespace ? 'namespace ' + all.namespace : 'all namespaces') + ' of ' + all.cluster);
   document.title = 'Berth: ' + all.cluster;
   oneNamespace = Boolean(all.namespace);
-  offers = all.offers;
   const there = { nodes: new Set((all.nodes ?? []).map(n => n.name)), pods: new Set((all.pods ?? []).map(p => p.uid)), spreads: new Set((all.spreads ?? []).map(s => s.key)) };
   all.gone = {
     nodes: [...nodes.keys()].filter(k => !there.nodes.has(k)),
@@ -522,7 +520,7 @@ function drawCards() {
 
 // drawClusters draws each cluster of a federation as a group, with a row of squares for each FederatedReplicaSet: what it is asked for there, full if it is available. Their pods are in the clusters.
 function drawClusters() {
-  const rows = [...spreads.values()].filter(s => s.kind === 'FederatedReplicaSet').sort((a, b) => natural(a.key, b.key))
+  const rows = [...spreads.values()].filter(s => s.of.kind === 'FederatedReplicaSet').sort((a, b) => natural(a.key, b.key))
     .flatMap(s => (s.subsets ?? []).map(of => ({ s, of, place: String(s.order.indexOf(of.name) + 1) })));
   const list = $('clusters'), told = JSON.stringify(rows.map(({ s, of }) => [s.key, of]));
   if (list.dataset.told === told) return;
@@ -531,7 +529,7 @@ function drawClusters() {
     const here = rows.filter(r => r.of.name === cluster), sum = get => here.reduce((n, r) => n + get(r.of), 0);
     const title = make('h2', '', cluster, make('span', '', `${sum(of => of.pods)} of ${sum(of => of.quota)} available`));
     const section = make('section', 'group', title, ...here.map(({ s, of, place }) => {
-      const name = make('span', 'name', s.name), pods = make('span', 'pods');
+      const name = make('span', 'name', s.metadata.name), pods = make('span', 'pods');
       name.title = s.key;
       if (!of.schedulable) name.append(make('em', '', of.message.split(':')[0]));
       for (let i = 0; i < Math.min(Math.max(of.quota, of.pods), mostInCluster); i++) {
@@ -541,7 +539,7 @@ function drawClusters() {
         pods.append(square);
       }
       const row = make('div', 'node', name, pods);
-      row.title = `${s.name}: ${of.pods} of ${of.quota} available in ${cluster}${of.message ? '. ' + of.message : ''}`;
+      row.title = `${s.metadata.name}: ${of.pods} of ${of.quota} available in ${cluster}${of.message ? '. ' + of.message : ''}`;
       return row;
     }));
     section.dataset.cluster = cluster;
@@ -557,13 +555,13 @@ function makeCard(key) {
   button.addEventListener('click', () => pick(pickedSpread === key ? '' : key));
   const next = make('p', 'next', make('b'), ' ', make('span'));
   setText(next.firstChild, 'next');
-  const card = make('article', 'spread', head, make('p', 'about'), make('div', 'subsets'), make('p', 'wants'), next, make('ol', 'moves'), makeWhatIf(key));
+  const card = make('article', 'spread', head, make('p', 'about'), make('div', 'subsets'), make('p', 'wants'), next, make('ol', 'moves'));
   card.dataset.spread = key;
   return card;
 }
 
 function drawCard(card, s) {
-  const [head, about, subsets, wants, next, moves, whatIf] = card.children;
+  const [head, about, subsets, wants, next, moves] = card.children;
   const button = head.firstChild.firstChild, ready = head.lastChild;
   setText(button, shortName(s.key));
   button.setAttribute('aria-pressed', pickedSpread === s.key);
@@ -572,15 +570,14 @@ function drawCard(card, s) {
   ready.dataset.ready = s.ready ? 'yes' : s.reason ? 'no' : 'unknown';
   setText(ready, s.ready ? 'Ready' : s.reason || 'Unknown');
   ready.title = s.message ?? '';
-  setText(about, `${s.target}, ${s.strategy || 'Fixed'}, ${count(s.replicas, 'pod')} asked for${s.paused ? ', paused' : ''}`);
+  setText(about, [s.target, s.strategy, `${count(s.replicas, 'pod')} asked for`, s.paused && 'paused'].filter(Boolean).join(', '));
   const rows = s.subsets ?? [];
   fit(subsets, rows.length, makeSubset);
   rows.forEach((row, i) => drawSubset(subsets.children[i], row, String(s.order.indexOf(row.name) + 1), s.byTarget));
   setText(wants, [[s.pending, 'pending'], [s.unplaced, 'in no subset'], [s.adopted, 'bound by others'], [s.surplus, 'above quota']]
-    .filter(([n]) => n > 0).map(([n, what]) => `${count(n, 'pod')} ${what}`).join(', '));
+    .filter(([n]) => n > 0).map(([n, what]) => `${count(n, 'pod')} ${what}`).concat(s.notes ?? []).join(', '));
   setText(next.lastChild, s.next);
   drawMoves(moves, s);
-  drawWhatIf(whatIf, s);
 }
 
 function makeSubset() {
@@ -748,58 +745,18 @@ function refreshTip() {
   else showTip(null);
 }
 
-// ---- what-ifs
+// ---- one pod
 
-const noWhatIf = 'This page answers no such question. The page of kubectl berth ui does, if berth-whatif is installed beside it.';
-let turn = Promise.resolve();
-
-// ask sends one question at a time. The answer is null if nobody wants it any more when its turn comes.
-function ask(path, about, isWanted) {
-  return turn = turn.then(async () => {
-    if (!isWanted()) return null;
-    try {
-      const answer = await fetch(path + '?' + new URLSearchParams(about));
-      return answer.ok ? { content: await answer.json() } : { problem: (await answer.text()).trim() };
-    } catch {
-      return { problem: 'the server of this page does not answer' };
-    }
-  });
-}
-
-function table(heads, rows) {
-  const head = make('tr', '', ...heads.map(text => make('th', '', text)));
-  return make('table', '', make('thead', '', head), make('tbody', '', ...rows.map(row => make('tr', '', ...row.map(text => make('td', '', String(text)))))));
-}
-
-const note = text => make('p', 'note', text);
-const quotaOf = s => s.quota ?? 'no limit';
-
-let one = ''; // UID of the pod that is explained
+let one = ''; // UID of the pod that is shown alone
 
 function explain(uid) {
   const p = pods.get(uid);
   if (!p) return;
   one = uid;
   $('one').hidden = false;
+  setText($('one-why'), `kubectl berth explain ${p.name} -n ${p.namespace}`);
   refreshOne();
   $('one').focus();
-  if (!offers.explain) return $('one-why').replaceChildren(note(noWhatIf));
-  $('one-why').replaceChildren(note('asking …'));
-  ask('explain', { namespace: p.namespace, pod: p.name }, () => one === uid).then(answer => {
-    if (answer && one === uid) $('one-why').replaceChildren(...explanation(answer));
-  });
-}
-
-function explanation({ problem, content: r }) {
-  if (problem) return [note('No answer: ' + problem)];
-  const refused = t => Object.entries(t.refused ?? {}).sort((a, b) => b[1] - a[1]).map(([reason, n]) => `${n} ${reason}`).join(', ');
-  const tiers = (r.tiers ?? []).map(t => [t.subset, t.kept, quotaOf(t), `${t.fit} of ${t.nodes}` + (t.fit < t.nodes ? `: ${refused(t)}` : ''), t.verdict]);
-  return [
-    ...(tiers.length ? [table(['subset', 'kept', 'quota', 'nodes that fit now', 'verdict'], tiers)] : []),
-    make('p', '', r.why),
-    ...(r.scheduler ? [note('the scheduler said: ' + r.scheduler)] : []),
-    note('as of ' + clock(Date.now())),
-  ];
 }
 
 function refreshOne() {
@@ -819,51 +776,6 @@ function closeOne() {
 }
 
 $('one-close').addEventListener('click', closeOne);
-
-function makeWhatIf(key) {
-  const range = make('input'), result = make('div', 'then');
-  range.type = 'range';
-  range.min = 0;
-  result.setAttribute('role', 'status');
-  const value = make('output'), label = make('label', '', 'replicas ', range, value);
-  range.addEventListener('input', () => setText(value, range.value));
-  range.addEventListener('change', () => simulate(key, range, result));
-  return make('details', 'whatif', make('summary', '', 'what if it had other replicas'), label, result);
-}
-
-function drawWhatIf(element, s) {
-  const [, label, result] = element.children, range = label.children[0];
-  element.hidden = Boolean(s.kind);
-  if (range.disabled !== !offers.simulate) {
-    range.disabled = !offers.simulate;
-    result.replaceChildren(...(range.disabled ? [note(noWhatIf)] : []));
-  }
-  range.max = Math.min(offers.simulate, Math.max(10, 2 * s.replicas));
-  if (!result.firstChild && document.activeElement !== range) range.value = s.replicas;
-  setText(label.lastChild, range.value);
-}
-
-function simulate(key, range, result) {
-  const replicas = result.dataset.asked = range.value, isWanted = () => result.dataset.asked === replicas && result.isConnected;
-  result.replaceChildren(note('asking …'));
-  const [namespace, spread] = key.split('/');
-  ask('simulate', { namespace, spread, replicas }, isWanted).then(answer => {
-    if (answer && isWanted()) result.replaceChildren(...simulation(answer));
-  });
-}
-
-function simulation({ problem, content }) {
-  if (problem) return [note('No answer: ' + problem)];
-  const s = [content].flat()[0];
-  return [
-    table(['subset', 'now', 'then', 'quota'], s.subsets.map(of => [of.name, of.now, of.then, quotaOf(of)])),
-    ...[[s.waiting, 'would wait'], [s.unplaced, 'would run in no subset'], [s.moves?.length, 'would be moved by the descheduler']]
-      .filter(([n]) => n > 0).map(([n, what]) => make('p', 'wants', `${count(n, 'pod')} ${what}`)),
-    ...(s.why ? [note('no node: ' + s.why)] : []),
-    ...(s.note ? [note(s.note)] : []),
-    note('as of ' + clock(Date.now())),
-  ];
-}
 
 // ---- search
 
