@@ -35,7 +35,7 @@ func TestALentShareComesBack(t *testing.T) {
 		t.Errorf("a has no room, and %v are moved", names(d))
 	}
 	limits := returnLimits
-	limits.AtMost = 10
+	limits.AtMost = intstr.FromInt32(10)
 	d := Return(facts(start), limits, &rooms{places: map[int]int{0: 9}})
 	if got, want := names(d), []string{"c0 2>0 EarlierSubsetHasRoom", "b0 1>0 EarlierSubsetHasRoom"}; !slices.Equal(got, want) {
 		t.Errorf("moved %v, want %v", got, want)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
+
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -17,22 +19,23 @@ type ReturnLimits struct {
 	Residence time.Duration
 	// Cooldown is the time between two cycles that move pods of a spread.
 	Cooldown time.Duration
-	// AtMost pods of a spread return in one cycle.
-	AtMost int32
+	// AtMost pods of a spread are away at a time, for whatever reason: those that return in the cycle, and those that are not ready. A count, or a percentage of the pods that it
+	// should divide, rounded up.
+	AtMost intstr.IntOrString
 	// Pace of repeated moves, if pods come back.
 	Pace Pace
 }
 
 // DefaultReturnLimits are those of RebalanceToPreferredSubset without arguments.
 func DefaultReturnLimits() ReturnLimits {
-	return ReturnLimits{Stable: 10 * time.Minute, Residence: 15 * time.Minute, Cooldown: 5 * time.Minute, AtMost: 1,
+	return ReturnLimits{Stable: 10 * time.Minute, Residence: 15 * time.Minute, Cooldown: 5 * time.Minute, AtMost: intstr.FromString("10%"),
 		Pace: Pace{Base: 5 * time.Minute, Longest: 4 * time.Hour}}
 }
 
 // Return decides about pods of later subsets, or of none, for which an earlier subset has quota and a node: pods of no subset first, then those of
 // the last subset, in each the pod with the lowest deletion cost first. With shares or minimums it decides about pods of subsets above their target,
-// for which a subset below its target has quota and a node. A pod of a StatefulSet returns to its home only; see subset.Policy.SubsetAt. If a pod of the workload is missing or not ready, no pod is moved: whatever
-// the workload is doing comes first.
+// for which a subset below its target has quota and a node. A pod of a StatefulSet returns to its home only; see subset.Policy.SubsetAt. If a pod of the workload is missing, or as many are not
+// ready as may be away, no pod is moved: whatever the workload is doing comes first.
 func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 	present := f.present()
 	places := f.placesOf(present)
@@ -44,6 +47,7 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 	for _, c := range candidates {
 		byFrom[c.From] = append(byFrom[c.From], c.Pod)
 	}
+	allowed := amount(limits.AtMost, f.asked()) - (f.asked() - ready(present))
 	switch {
 	case f.Paused:
 		return all(v1beta1.ReasonPaused, time.Time{})
@@ -51,7 +55,7 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 		return all(v1beta1.ReasonOppositeMove, time.Time{})
 	case isRollingOut(present):
 		return all(v1beta1.ReasonRollingOut, time.Time{})
-	case int32(len(present)) != f.asked() || ready(present) != f.asked():
+	case int32(len(present)) != f.asked() || allowed <= 0:
 		return all(v1beta1.ReasonNotAtRest, time.Time{})
 	case slices.ContainsFunc(f.Moves, func(m v1beta1.Move) bool { return f.Now.Before(m.Time.Add(limits.Cooldown)) }):
 		wait := f.Returns(limits, candidates[0].To, func(m *v1beta1.Move) bool { return returned(m, byFrom[f.Policy.Index(m.From)]) })
@@ -64,7 +68,7 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 	for _, move := range candidates {
 		reason := cluster.Spares(move.Pod)
 		switch due := move.Pod.BoundSince.Add(limits.Residence); {
-		case int32(len(d.Moves)) >= limits.AtMost:
+		case int32(len(d.Moves)) >= allowed:
 			d.hold(move.Pod, move.From, v1beta1.ReasonLimitReached, time.Time{})
 		case f.Now.Before(due):
 			d.hold(move.Pod, move.From, v1beta1.ReasonTooYoung, due)

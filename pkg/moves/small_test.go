@@ -127,7 +127,7 @@ func newSmallPolicies(t *testing.T) *smallPolicies {
 
 // newReturn is the world of Return: the pods are in subset b, although a has room for two of them.
 func (p *smallPolicies) newReturn(ticks, crashes, refusals, lost int) *small {
-	limits := ReturnLimits{AtMost: mostAway, Pace: smallPace}
+	limits := ReturnLimits{AtMost: intstr.FromInt32(mostAway), Pace: smallPace}
 	s := &small{policy: p.returns, quota: 2, places: map[string]int{"a": smallPods, "b": smallPods}, ticks: ticks, crashes: crashes, refusals: refusals, lost: lost}
 	s.smallStrategy = smallStrategy{
 		decide: func(f *Facts, cluster Cluster) Decision { return Return(f, limits, cluster) },

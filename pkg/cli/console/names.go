@@ -34,8 +34,8 @@ type Kind struct {
 
 // The kinds that commands know.
 var (
-	Spreads = &Kind{v1beta1.Kind, []string{"workloadspread", "workloadspreads", "ws"}, func() client.ObjectList { return &v1beta1.WorkloadSpreadList{} }, false}
-	United  = &Kind{unitedv1beta1.Kind, []string{"uniteddeployment", "uniteddeployments", "ud"}, func() client.ObjectList { return &unitedv1beta1.UnitedDeploymentList{} }, false}
+	Spreads   = &Kind{v1beta1.Kind, []string{"workloadspread", "workloadspreads", "ws"}, func() client.ObjectList { return &v1beta1.WorkloadSpreadList{} }, false}
+	United    = &Kind{unitedv1beta1.Kind, []string{"uniteddeployment", "uniteddeployments", "ud"}, func() client.ObjectList { return &unitedv1beta1.UnitedDeploymentList{} }, false}
 	Federated = &Kind{federationv1alpha1.Kind, []string{"federatedreplicaset", "federatedreplicasets", "frs"},
 		func() client.ObjectList { return &federationv1alpha1.FederatedReplicaSetList{} }, false}
 	SidecarSets = &Kind{sidecarv1beta1.Kind, []string{"sidecarset", "sidecarsets"}, func() client.ObjectList { return &sidecarv1beta1.SidecarSetList{} }, true}

@@ -15,10 +15,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/manifests"
-	"github.com/berth-project/berth/pkg/plugins/descheduling/enforcesubsetmaxreplicas"
-	"github.com/berth-project/berth/pkg/plugins/descheduling/evictunschedulablesubsetpods"
-	"github.com/berth-project/berth/pkg/plugins/descheduling/rebalancetopreferredsubset"
-	"github.com/berth-project/berth/pkg/plugins/descheduling/subsetevictor"
 )
 
 // load reads a policy as the command does.
@@ -53,7 +49,7 @@ func TestTheDeployedPolicySaysTheDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{evictunschedulablesubsetpods.Name, enforcesubsetmaxreplicas.Name, rebalancetopreferredsubset.Name, subsetevictor.Name} {
+	for _, name := range []string{EvictUnschedulableSubsetPods, EnforceSubsetMaxReplicas, RebalanceToPreferredSubset, SubsetEvictor} {
 		deployed, defaults := argsOf(t, policy, name), argsOf(t, bare, name)
 		if deployed != defaults {
 			t.Errorf("%s is deployed with\n%s\nand its defaults are\n%s", name, deployed, defaults)
@@ -77,7 +73,7 @@ func argsOf(t *testing.T, policy *api.DeschedulerPolicy, name string) string {
 // policyWith is a policy with all plugins, each with the same args.
 func policyWith(args string) string {
 	text := "apiVersion: descheduler/v1alpha2\nkind: DeschedulerPolicy\nprofiles:\n- name: berth\n  pluginConfig:\n"
-	for _, name := range []string{evictunschedulablesubsetpods.Name, enforcesubsetmaxreplicas.Name, rebalancetopreferredsubset.Name, subsetevictor.Name} {
+	for _, name := range []string{EvictUnschedulableSubsetPods, EnforceSubsetMaxReplicas, RebalanceToPreferredSubset, SubsetEvictor} {
 		text += "  - {name: " + name + ", args: " + args + "}\n"
 	}
 	return text
@@ -92,14 +88,14 @@ func TestMistakesInArgsAreNamed(t *testing.T) {
 		policy string
 		want   []string
 	}{
-		"an unknown field":                    {one(evictunschedulablesubsetpods.Name, "{maxPerSubsets: 3}"), []string{`unknown field "maxPerSubsets"`}},
-		"an unknown field of an inner object": {one(enforcesubsetmaxreplicas.Name, "{backoff: {bass: 3s}}"), []string{`unknown field "backoff.bass"`}},
-		"a wrong type":                        {one(rebalancetopreferredsubset.Name, "{cooldown: 5}"), []string{"cooldown"}},
-		"several mistakes":                    {one(enforcesubsetmaxreplicas.Name, "{settleTime: 48h, maxUnavailable: 0}"), []string{"settleTime: Invalid value", "maxUnavailable: Invalid value"}},
-		"unschedulable":                       {one(evictunschedulablesubsetpods.Name, `{schedulerNames: [""], skewTolerance: 1h, backoff: {base: 1ms}}`), []string{"schedulerNames[0]", "skewTolerance", "backoff.base"}},
-		"rebalance":                           {one(rebalancetopreferredsubset.Name, "{maxMovesPerSpread: 0, minResidence: -1s, stabilizationWindow: 25h}"), []string{"maxMovesPerSpread", "minResidence", "stabilizationWindow"}},
-		"the filter":                          {one(subsetevictor.Name, "{namespaces: {include: [a], exclude: [b]}}"), []string{"namespaces"}},
-		"a scope":                             {one(rebalancetopreferredsubset.Name, `{spreadSelector: {matchExpressions: [{key: a, operator: Maybe}]}}`), []string{"spreadSelector"}},
+		"an unknown field":                    {one(EvictUnschedulableSubsetPods, "{maxPerSubsets: 3}"), []string{`unknown field "maxPerSubsets"`}},
+		"an unknown field of an inner object": {one(EnforceSubsetMaxReplicas, "{backoff: {bass: 3s}}"), []string{`unknown field "backoff.bass"`}},
+		"a wrong type":                        {one(RebalanceToPreferredSubset, "{cooldown: 5}"), []string{"cooldown"}},
+		"several mistakes":                    {one(EnforceSubsetMaxReplicas, "{settleTime: 48h, maxUnavailable: 0}"), []string{"settleTime: Invalid value", "maxUnavailable: Invalid value"}},
+		"unschedulable":                       {one(EvictUnschedulableSubsetPods, `{schedulerNames: [""], skewTolerance: 1h, backoff: {base: 1ms}}`), []string{"schedulerNames[0]", "skewTolerance", "backoff.base"}},
+		"rebalance":                           {one(RebalanceToPreferredSubset, "{maxMovesPerSpread: 0, minResidence: -1s, stabilizationWindow: 25h}"), []string{"maxMovesPerSpread", "minResidence", "stabilizationWindow"}},
+		"the filter":                          {one(SubsetEvictor, "{namespaces: {include: [a], exclude: [b]}}"), []string{"namespaces"}},
+		"a scope":                             {one(RebalanceToPreferredSubset, `{spreadSelector: {matchExpressions: [{key: a, operator: Maybe}]}}`), []string{"spreadSelector"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := load(t, tc.policy)

@@ -21,10 +21,10 @@ const module = "github.com/berth-project/berth/"
 // plugins in the order of the document, by directory and name of their Args type.
 var plugins = []struct{ name, dir, args string }{
 	{"WorkloadSpread", "pkg/plugins/scheduling/workloadspread", "ArgsV1"},
-	{"EvictUnschedulableSubsetPods", "pkg/plugins/descheduling/evictunschedulablesubsetpods", "Args"},
-	{"EnforceSubsetMaxReplicas", "pkg/plugins/descheduling/enforcesubsetmaxreplicas", "Args"},
-	{"RebalanceToPreferredSubset", "pkg/plugins/descheduling/rebalancetopreferredsubset", "Args"},
-	{"SubsetEvictor", "pkg/plugins/descheduling/subsetevictor", "Args"},
+	{"EvictUnschedulableSubsetPods", "pkg/plugins/descheduling", "EvictUnschedulableSubsetPodsArgs"},
+	{"EnforceSubsetMaxReplicas", "pkg/plugins/descheduling", "EnforceSubsetMaxReplicasArgs"},
+	{"RebalanceToPreferredSubset", "pkg/plugins/descheduling", "RebalanceToPreferredSubsetArgs"},
+	{"SubsetEvictor", "pkg/plugins/descheduling", "SubsetEvictorArgs"},
 }
 
 // words are types as users write them.

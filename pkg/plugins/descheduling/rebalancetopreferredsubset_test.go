@@ -1,4 +1,4 @@
-package rebalancetopreferredsubset
+package descheduling
 
 import (
 	"testing"
@@ -8,15 +8,15 @@ import (
 	"github.com/berth-project/berth/test/testkit"
 )
 
-func TestDefaults(t *testing.T) {
-	testkit.ExpectDefaults[Args](t, map[string]string{
-		"{}": "{stabilizationWindow: 10m, minResidence: 15m, cooldown: 5m, maxMovesPerSpread: 1, backoff: {base: 5m, longest: 4h}}",
+func TestDefaultsByRebalanceToPreferredSubset(t *testing.T) {
+	testkit.ExpectDefaults[RebalanceToPreferredSubsetArgs](t, map[string]string{
+		"{}": "{stabilizationWindow: 10m, minResidence: 15m, cooldown: 5m, maxMovesPerSpread: 10%, backoff: {base: 5m, longest: 4h}}",
 		"{stabilizationWindow: 0s, minResidence: 0s, cooldown: 0s, maxMovesPerSpread: 7, backoff: {base: 1s, longest: 1s}}": "{stabilizationWindow: 0s, minResidence: 0s, cooldown: 0s, maxMovesPerSpread: 7, backoff: {base: 1s, longest: 1s}}",
 	})
 }
 
-func TestWhatIsRefused(t *testing.T) {
-	testkit.ExpectRefused[Args](t, map[string][]string{
+func TestWhatIsRefusedByRebalanceToPreferredSubset(t *testing.T) {
+	testkit.ExpectRefused[RebalanceToPreferredSubsetArgs](t, map[string][]string{
 		"{}": nil,
 		"{stabilizationWindow: 24h, minResidence: 24h, cooldown: 24h, maxMovesPerSpread: 1}": nil,
 		"{stabilizationWindow: 25h, minResidence: -1s, cooldown: 25h}":                       {"stabilizationWindow", "minResidence", "cooldown"},
@@ -27,7 +27,7 @@ func TestWhatIsRefused(t *testing.T) {
 }
 
 // Two pods of subset b could be in a, which has quota and room for them.
-func TestWhatItDecides(t *testing.T) {
+func TestWhatItDecidesByRebalanceToPreferredSubset(t *testing.T) {
 	minutes := func(n time.Duration) time.Duration { return n * time.Minute }
 	tests := map[string]struct {
 		args   string
@@ -36,7 +36,7 @@ func TestWhatItDecides(t *testing.T) {
 		change func(*moves.Facts)
 		want   string
 	}{
-		"one pod comes home at a time":                                 {args: "{}", want: "b-0>a, b-1 LimitReached"},
+		"a tenth comes home at a time":                                 {args: "{}", want: "b-0>a, b-1 LimitReached"},
 		"or as many as maxMovesPerSpread says":                         {args: "{maxMovesPerSpread: 2}", want: "b-0>a, b-1>a"},
 		"not before it is where it is for 15 minutes":                  {args: "{}", age: minutes(14), want: "b-0 TooYoung, b-1 TooYoung"},
 		"or as long as minResidence says":                              {args: "{minResidence: 14m}", age: minutes(14), want: "b-0>a, b-1 LimitReached"},
@@ -54,7 +54,7 @@ func TestWhatItDecides(t *testing.T) {
 	policy := testkit.Policy(t, "{scheduleStrategy: {type: Adaptive}, subsets: [{name: a, maxReplicas: 5}, {name: b}]}")
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			args := testkit.ReadArgs[Args](t, tc.args)
+			args := testkit.ReadArgs[RebalanceToPreferredSubsetArgs](t, tc.args)
 			args.Default()
 			strategy := args.Strategy()
 			for _, duration := range []*time.Duration{&tc.age, &tc.stable} {
@@ -78,8 +78,8 @@ func TestWhatItDecides(t *testing.T) {
 }
 
 // A node counts as room only if it has been ready for the same time.
-func TestNodesMustBeStableToo(t *testing.T) {
-	args := testkit.ReadArgs[Args](t, "{stabilizationWindow: 3m}")
+func TestNodesMustBeStableTooByRebalanceToPreferredSubset(t *testing.T) {
+	args := testkit.ReadArgs[RebalanceToPreferredSubsetArgs](t, "{stabilizationWindow: 3m}")
 	args.Default()
 	if got := args.Strategy().Stable; got != 3*time.Minute {
 		t.Errorf("nodes must have been ready for %s", got)

@@ -1,4 +1,4 @@
-package enforcesubsetmaxreplicas
+package descheduling
 
 import (
 	"testing"
@@ -11,15 +11,15 @@ import (
 	"github.com/berth-project/berth/test/testkit"
 )
 
-func TestDefaults(t *testing.T) {
-	testkit.ExpectDefaults[Args](t, map[string]string{
+func TestDefaultsByEnforceSubsetMaxReplicas(t *testing.T) {
+	testkit.ExpectDefaults[EnforceSubsetMaxReplicasArgs](t, map[string]string{
 		"{}": "{settleTime: 1m, maxUnavailable: 10%, backoff: {base: 1m, longest: 30m}}",
 		"{settleTime: 0s, maxUnavailable: 3, duringRollouts: true, withoutRoom: true, backoff: {longest: 2h}}": "{settleTime: 0s, maxUnavailable: 3, duringRollouts: true, withoutRoom: true, backoff: {base: 1m, longest: 2h}}",
 	})
 }
 
-func TestWhatIsRefused(t *testing.T) {
-	testkit.ExpectRefused[Args](t, map[string][]string{
+func TestWhatIsRefusedByEnforceSubsetMaxReplicas(t *testing.T) {
+	testkit.ExpectRefused[EnforceSubsetMaxReplicasArgs](t, map[string][]string{
 		"{}": nil,
 		"{settleTime: 24h, maxUnavailable: 100%, backoff: {base: 1s, longest: 24h}}": nil,
 		"{settleTime: -1s}":      {"settleTime"},
@@ -32,7 +32,7 @@ func TestWhatIsRefused(t *testing.T) {
 }
 
 // Two of ten pods are above the quota of subset a.
-func TestWhatItDecides(t *testing.T) {
+func TestWhatItDecidesByEnforceSubsetMaxReplicas(t *testing.T) {
 	twoRevisions := func(f *moves.Facts) { f.Pods[9].Revision = "old" }
 	tests := map[string]struct {
 		args      string
@@ -58,7 +58,7 @@ func TestWhatItDecides(t *testing.T) {
 	policy := testkit.Policy(t, "{scheduleStrategy: {type: Adaptive}, subsets: [{name: a, maxReplicas: 1}, {name: b}]}")
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			args := testkit.ReadArgs[Args](t, tc.args)
+			args := testkit.ReadArgs[EnforceSubsetMaxReplicasArgs](t, tc.args)
 			args.Default()
 			strategy := args.Strategy()
 			f := testkit.FactsOf(policy, testkit.Running("a", 3, time.Hour), testkit.Running("b", 7, time.Hour))

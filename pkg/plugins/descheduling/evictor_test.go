@@ -1,4 +1,4 @@
-package subsetevictor
+package descheduling
 
 import (
 	"context"
@@ -37,14 +37,13 @@ func (r *room) Spare(pod *corev1.Pod) bool {
 	return true
 }
 
-func filter(t *testing.T, args string, current func() (look, error)) *Plugin {
+func filter(t *testing.T, args string, current func() (look, error)) *evictor {
 	t.Helper()
-	given := testkit.ReadArgs[Args](t, args)
-	if err := Validate(given); err != nil {
+	given := testkit.ReadArgs[SubsetEvictorArgs](t, args)
+	if err := validateEvictor(given); err != nil {
 		t.Fatal(err)
 	}
-	SetDefaults(given)
-	p, err := newPlugin(given, current)
+	p, err := newEvictor(given, current)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +107,7 @@ func TestWhatItKeeps(t *testing.T) {
 // host is a handle of the framework with this filter, on a node with these pods. It records the evictions, and the budget counts them.
 type host struct {
 	frameworktypes.Handle
-	*Plugin
+	*evictor
 	budget  *room
 	pods    []*corev1.Pod
 	evicted []string
@@ -140,7 +139,7 @@ func TestAYoungPodUsesNoRoomOfTheOldOne(t *testing.T) {
 		})
 	}
 	h := &host{budget: &room{1}, pods: []*corev1.Pod{named("young", time.Minute), named("old", time.Hour)}}
-	h.Plugin = filter(t, "{}", func() (look, error) { return h.budget, nil })
+	h.evictor = filter(t, "{}", func() (look, error) { return h.budget, nil })
 	strategy, err := podlifetime.New(t.Context(), &podlifetime.PodLifeTimeArgs{MaxPodLifeTimeSeconds: ptr.To[uint](1800)}, h)
 	if err != nil {
 		t.Fatal(err)
@@ -171,16 +170,16 @@ func TestPodsStayWhileBudgetsAreNotKnown(t *testing.T) {
 }
 
 func TestWhatIsRefused(t *testing.T) {
-	if err := Validate(&Args{}); err != nil {
+	if err := validateEvictor(&SubsetEvictorArgs{}); err != nil {
 		t.Errorf("nothing given: %v", err)
 	}
-	if err := Validate(testkit.ReadArgs[Args](t, "{namespaces: {include: [a], exclude: [b]}}")); err == nil || !strings.Contains(err.Error(), "namespaces") {
+	if err := validateEvictor(testkit.ReadArgs[SubsetEvictorArgs](t, "{namespaces: {include: [a], exclude: [b]}}")); err == nil || !strings.Contains(err.Error(), "namespaces") {
 		t.Errorf("include and exclude: got %v", err)
 	}
-	if err := Validate(pod(nil)); err == nil {
+	if err := validateEvictor(pod(nil)); err == nil {
 		t.Error("the args of another plugin were taken")
 	}
-	if _, err := newPlugin(pod(nil), nil); err == nil {
+	if _, err := newEvictor(pod(nil), nil); err == nil {
 		t.Error("a filter was made of the args of another plugin")
 	}
 }

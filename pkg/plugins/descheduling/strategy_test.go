@@ -1,4 +1,4 @@
-package strategy
+package descheduling
 
 import (
 	"errors"
@@ -57,15 +57,15 @@ func newHandle(t *testing.T) handle {
 	return handle{client: guarded.New(client, guarded.Options{Timeout: time.Second}), factory: informers.NewSharedInformerFactory(client, 0)}
 }
 
-func (handle) Evictor() frameworktypes.Evictor                          { return evictor{} }
+func (handle) Evictor() frameworktypes.Evictor                          { return noEvictor{} }
 func (h handle) ClientSet() kubernetes.Interface                        { return h.client }
 func (h handle) SharedInformerFactory() informers.SharedInformerFactory { return h.factory }
 
-type evictor struct{ frameworktypes.Evictor }
+type noEvictor struct{ frameworktypes.Evictor }
 
 func TestArgsAreValidatedAndDefaulted(t *testing.T) {
 	registry := pluginregistry.NewRegistry()
-	Deschedule("Mine", &args{}, nil, registry)
+	addStrategy("Mine", &args{}, deschedules, nil, registry)
 	mine := registry["Mine"]
 	for value, wantErr := range map[int]string{0: "", -1: "Mine: value: Invalid value"} {
 		err := mine.PluginArgValidator(&args{value: value})
@@ -87,8 +87,8 @@ func TestArgsAreValidatedAndDefaulted(t *testing.T) {
 func TestAStrategyIsBuiltOfItsArgs(t *testing.T) {
 	registry := pluginregistry.NewRegistry()
 	world, h := cycle.NewWorld(cycle.Options{}), newHandle(t)
-	Deschedule("First", &args{}, world, registry)
-	Balance("Then", &args{}, world, registry)
+	addStrategy("First", &args{}, deschedules, world, registry)
+	addStrategy("Then", &args{}, balances, world, registry)
 	for name, want := range map[string]struct{ deschedules, balances bool }{"First": {true, false}, "Then": {false, true}} {
 		built, err := registry[name].PluginBuilder(t.Context(), &args{value: 7}, h)
 		if err != nil {
@@ -111,7 +111,7 @@ func TestAStrategyIsBuiltOfItsArgs(t *testing.T) {
 		case *balancing:
 			p = &b.plugin
 		}
-		if s := &p.strategy; s.Stable != 7 || s.Direction != moves.Home || s.Name != name || s.Evictor != (evictor{}) {
+		if s := &p.strategy; s.Stable != 7 || s.Direction != moves.Home || s.Name != name || s.Evictor != (noEvictor{}) {
 			t.Errorf("%s: the strategy is %+v", name, s)
 		}
 	}
@@ -127,8 +127,8 @@ func TestAStrategyIsBuiltOfItsArgs(t *testing.T) {
 func TestAStrategyThatCannotLookSaysSo(t *testing.T) {
 	registry := pluginregistry.NewRegistry()
 	world, h := cycle.NewWorld(cycle.Options{}), newHandle(t)
-	Deschedule("First", &args{}, world, registry)
-	Balance("Then", &args{}, world, registry)
+	addStrategy("First", &args{}, deschedules, world, registry)
+	addStrategy("Then", &args{}, balances, world, registry)
 	for _, name := range []string{"First", "Then"} {
 		built, err := registry[name].PluginBuilder(t.Context(), &args{}, h)
 		if err != nil {

@@ -1,8 +1,4 @@
-// Package strategy makes plugins of the descheduler framework. All of Berth's strategies are decoded, validated, defaulted, built and run in the same
-// way. Their Args say what each one does; see the directories beside this one.
-//
-// It gathers with pkg/descheduler/cycle, lets the strategy decide, and acts through the cycle again. It decides nothing. Begin reading at Args.
-package strategy
+package descheduling
 
 import (
 	"context"
@@ -31,18 +27,15 @@ type Args interface {
 	Strategy() cycle.Strategy
 }
 
-// Deschedule registers a strategy that runs before the balancing strategies. args is an empty instance of its Args. The world is shared with the
-// other strategies.
-func Deschedule(name string, args Args, world *cycle.World, registry pluginregistry.Registry) {
-	register(name, args, world, registry, func(p plugin) frameworktypes.Plugin { return &descheduling{p} })
-}
+// kind makes the plugin that the framework runs, which says when.
+type kind func(plugin) frameworktypes.Plugin
 
-// Balance registers a strategy that runs after the descheduling strategies.
-func Balance(name string, args Args, world *cycle.World, registry pluginregistry.Registry) {
-	register(name, args, world, registry, func(p plugin) frameworktypes.Plugin { return &balancing{p} })
-}
+// deschedules is for a strategy that runs before the balancing ones, and balances for one that runs after.
+func deschedules(p plugin) frameworktypes.Plugin { return &descheduling{p} }
+func balances(p plugin) frameworktypes.Plugin    { return &balancing{p} }
 
-func register(name string, args Args, world *cycle.World, registry pluginregistry.Registry, at func(plugin) frameworktypes.Plugin) {
+// addStrategy registers a strategy. args is an empty instance of its Args. The world is shared with the other strategies.
+func addStrategy(name string, args Args, at kind, world *cycle.World, registry pluginregistry.Registry) {
 	read := func(obj runtime.Object) (Args, error) {
 		read, ok := obj.(Args)
 		if !ok {

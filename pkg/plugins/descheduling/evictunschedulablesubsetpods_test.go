@@ -1,4 +1,4 @@
-package evictunschedulablesubsetpods
+package descheduling
 
 import (
 	"testing"
@@ -10,15 +10,15 @@ import (
 	"github.com/berth-project/berth/test/testkit"
 )
 
-func TestDefaults(t *testing.T) {
-	testkit.ExpectDefaults[Args](t, map[string]string{
+func TestDefaultsByEvictUnschedulableSubsetPods(t *testing.T) {
+	testkit.ExpectDefaults[EvictUnschedulableSubsetPodsArgs](t, map[string]string{
 		"{}": "{schedulerNames: [berth-scheduler], skewTolerance: 5s, maxPerSubset: 100%, backoff: {base: 1m, longest: 30m}}",
 		"{schedulerNames: [other], skewTolerance: 0s, maxPerSubset: 2, backoff: {base: 2m}}": "{schedulerNames: [other], skewTolerance: 0s, maxPerSubset: 2, backoff: {base: 2m, longest: 30m}}",
 	})
 }
 
-func TestWhatIsRefused(t *testing.T) {
-	testkit.ExpectRefused[Args](t, map[string][]string{
+func TestWhatIsRefusedByEvictUnschedulableSubsetPods(t *testing.T) {
+	testkit.ExpectRefused[EvictUnschedulableSubsetPodsArgs](t, map[string][]string{
 		"{}": nil,
 		"{schedulerNames: [a, b], skewTolerance: 10m, maxPerSubset: 1%}": nil,
 		`{schedulerNames: [a, ""]}`:                                      {"schedulerNames[1]"},
@@ -31,7 +31,7 @@ func TestWhatIsRefused(t *testing.T) {
 }
 
 // Three pods wait in subset a. The spread allows that for 30 seconds.
-func TestWhatItDecides(t *testing.T) {
+func TestWhatItDecidesByEvictUnschedulableSubsetPods(t *testing.T) {
 	tests := map[string]struct {
 		args  string
 		since time.Duration
@@ -53,7 +53,7 @@ func TestWhatItDecides(t *testing.T) {
 	late := testkit.Policy(t, "{scheduleStrategy: {type: Adaptive, binding: Late, adaptive: {rescheduleCriticalSeconds: 30}}, subsets: [{name: a, maxReplicas: 3}, {name: b}]}")
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			args := testkit.ReadArgs[Args](t, tc.args)
+			args := testkit.ReadArgs[EvictUnschedulableSubsetPodsArgs](t, tc.args)
 			args.Default()
 			strategy, policy := args.Strategy(), early
 			if tc.late {
@@ -73,8 +73,8 @@ func TestWhatItDecides(t *testing.T) {
 	}
 }
 
-func TestWhosePodsItMoves(t *testing.T) {
-	args := testkit.ReadArgs[Args](t, "{schedulerNames: [mine, yours]}")
+func TestWhosePodsItMovesByEvictUnschedulableSubsetPods(t *testing.T) {
+	args := testkit.ReadArgs[EvictUnschedulableSubsetPodsArgs](t, "{schedulerNames: [mine, yours]}")
 	args.Default()
 	if diff := cmp.Diff([]string{"mine", "yours"}, args.Strategy().Schedulers); diff != "" {
 		t.Errorf("schedulers (-want +got):\n%s", diff)

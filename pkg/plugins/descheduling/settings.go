@@ -1,6 +1,4 @@
-// Package settings has the parts that the Args of Berth's descheduling strategies share, with their defaults and validation. The descheduler
-// framework validates before it defaults, so validation must accept missing fields.
-package settings
+package descheduling
 
 import (
 	"fmt"
@@ -75,13 +73,13 @@ type Backoff struct {
 	Longest *metav1.Duration `json:"longest,omitempty"`
 }
 
-// DefaultBackoff sets missing fields.
-func DefaultBackoff(b **Backoff, base, longest time.Duration) {
+// defaultBackoff sets missing fields.
+func defaultBackoff(b **Backoff, base, longest time.Duration) {
 	if *b == nil {
 		*b = &Backoff{}
 	}
-	Default(&(*b).Base, base)
-	Default(&(*b).Longest, longest)
+	setDefault(&(*b).Base, base)
+	setDefault(&(*b).Longest, longest)
 }
 
 // Validate returns every error with its path. Nil is valid.
@@ -89,7 +87,7 @@ func (b *Backoff) Validate(path *field.Path) field.ErrorList {
 	if b == nil {
 		return nil
 	}
-	errs := append(Between(path.Child("base"), b.Base, time.Second, moves.LongestPace), Between(path.Child("longest"), b.Longest, time.Second, moves.LongestPace)...)
+	errs := append(between(path.Child("base"), b.Base, time.Second, moves.LongestPace), between(path.Child("longest"), b.Longest, time.Second, moves.LongestPace)...)
 	if b.Base != nil && b.Longest != nil && b.Base.Duration > b.Longest.Duration {
 		errs = append(errs, field.Invalid(path.Child("longest"), b.Longest.Duration.String(), "must not be shorter than base"))
 	}
@@ -101,23 +99,23 @@ func (b *Backoff) Pace() moves.Pace {
 	return moves.Pace{Base: b.Base.Duration, Longest: b.Longest.Duration}
 }
 
-// Default sets a missing duration.
-func Default(value **metav1.Duration, def time.Duration) {
+// setDefault sets a missing duration.
+func setDefault(value **metav1.Duration, def time.Duration) {
 	if *value == nil {
 		*value = &metav1.Duration{Duration: def}
 	}
 }
 
-// Between refuses a duration outside of the bounds. Nil is valid.
-func Between(path *field.Path, value *metav1.Duration, least, most time.Duration) field.ErrorList {
+// between refuses a duration outside of the bounds. Nil is valid.
+func between(path *field.Path, value *metav1.Duration, least, most time.Duration) field.ErrorList {
 	if value == nil || value.Duration >= least && value.Duration <= most {
 		return nil
 	}
 	return field.ErrorList{field.Invalid(path, value.Duration.String(), fmt.Sprintf("must be between %s and %s", least, most))}
 }
 
-// Amount refuses values that are neither a count nor a percentage above 0. Nil is valid.
-func Amount(path *field.Path, value *intstr.IntOrString) field.ErrorList {
+// amount refuses values that are neither a count nor a percentage above 0. Nil is valid.
+func amount(path *field.Path, value *intstr.IntOrString) field.ErrorList {
 	if value == nil {
 		return nil
 	}
