@@ -133,6 +133,21 @@ $(CONTROL_PLANE): $(LINE_BIN)/control-plane
 $(BIN)/kube-scheduler-alone: hack/tools/go.mod
 	cd hack/tools && $(GO_BUILD) -o $@ k8s.io/kubernetes/cmd/kube-scheduler
 
+# What real nodes need of Go. The rest are Debian's packages.
+REAL_NODES := $(addprefix $(LINE_BIN)/,kubelet sandbox-container)
+
+.PHONY: kubelet
+kubelet: machine $(REAL_NODES) ## minutes, once | Make what real nodes of a sandbox need: build the kubelet, and install containerd, runc and plugins of the network from Debian's packages, if they are not there.
+	@hack/containers.sh
+
+$(LINE_BIN)/kubelet: $(if $(LINE),hack/lines/$(LINE)/tools.mod,hack/tools/go.mod) $(wildcard hack/tools/kubelet/*.go)
+	@echo "building the kubelet$(if $(LINE), of Kubernetes $(LINE)), which takes a minute or two, once"
+	@cd hack/tools && $(COMPILE) build -ldflags='-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' $(TOOLS_FLAGS) -o $@ ./kubelet
+
+# It is the only file of its images, so it needs no libraries.
+$(LINE_BIN)/sandbox-container: $(wildcard cmd/sandbox/container/*.go)
+	@CGO_ENABLED=0 $(GO_BUILD) -o $@ ./cmd/sandbox/container
+
 $(BIN)/controller-gen: hack/tools/codegen/go.mod
 	cd hack/tools/codegen && $(GO_BUILD) -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
 
@@ -205,7 +220,7 @@ generate: lines $(BIN)/controller-gen api-reference ## minutes | Regenerate deep
 # DOCUMENTS types the commands of the pages, and the other suites would change what these print. So it runs by itself, as ALONE does.
 DOCUMENTS := ./test/documents
 # CONTROL_PLANES are all other packages of tests below test: on control planes, and of the repository. On a fresh clone no times are known, so the longest come first.
-CONTROL_PLANES = $(addprefix ./test/,integration budget install) $$($(GO) list ./test/... | grep -v -e /test/documents$$ -e /test/ui$$)
+CONTROL_PLANES = $(addprefix ./test/,integration budget install) $$($(GO) list ./test/... | grep -v -e /test/documents$$ -e /test/ui$$ -e /test/kubelet$$)
 # NEEDED are those that each change needs: for each part of the product the suites that have found faults.
 NEEDED := $(addprefix ./test/,integration budget faults watch descheduler sidecar federation members layering checker linear robustness)
 UNITS := ./cmd/... ./internal/... ./manifests/... ./pkg/... ./test/testkit/...

@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/berth-project/berth/internal/sandbox"
 )
 
 const (
@@ -31,12 +33,19 @@ func downCommand() *cobra.Command {
 			}
 			out := command.OutOrStdout()
 			if current == nil {
+				if err := sandbox.CleanUp(sandboxDir(name)); err != nil {
+					return err
+				}
 				fmt.Fprintf(out, "sandbox %q does not run\n", name)
 				return nil
 			}
 			stale := !current.Supervisor.runs()
 			if err := stop(command.Context(), current); err != nil {
 				return fmt.Errorf("stopping sandbox %q: %w", name, err)
+			}
+			// Containers of a supervisor that was killed run on.
+			if err := sandbox.CleanUp(sandboxDir(name)); err != nil {
+				return err
 			}
 			// The supervisor removes its state file, unless it was killed. The next up replaces the other files.
 			if err := os.Remove(statePath(name)); err != nil && !errors.Is(err, os.ErrNotExist) {

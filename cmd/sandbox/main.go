@@ -1,4 +1,4 @@
-// Command sandbox runs Berth on one machine: a real control plane, nodes made by KWOK, and our own binaries.
+// Command sandbox runs Berth on one machine: a real control plane, nodes made by KWOK or real ones, and our own binaries.
 package main
 
 import (

@@ -21,6 +21,7 @@ import (
 type upFlags struct {
 	name            string
 	nodes           int
+	kubelets        int
 	zones           []string
 	nodeCPU         string
 	nodeMemory      string
@@ -63,6 +64,7 @@ func upCommand() *cobra.Command {
 	set := command.Flags()
 	addNameFlag(set, &flags.name)
 	set.IntVar(&flags.nodes, "nodes", 30, "how many nodes")
+	set.IntVar(&flags.kubelets, "kubelets", 0, "how many real nodes besides, whose containers run on this machine; they need root, and what 'make kubelet' makes")
 	set.StringSliceVar(&flags.zones, "zones", sandbox.DefaultZones(), "zones to distribute the nodes over")
 	set.StringVar(&flags.nodeCPU, "node-cpu", sandbox.DefaultNodeCPU, "CPUs of a node")
 	set.StringVar(&flags.nodeMemory, "node-memory", sandbox.DefaultNodeMemory, "memory of a node")
@@ -116,6 +118,7 @@ func (f upFlags) config() (sandbox.Config, error) {
 		BinDir:     f.binDir,
 		Kubeconfig: f.kubeconfig,
 		Nodes:      f.nodes,
+		Kubelets:   f.kubelets,
 		Zones:      f.zones,
 		NodeCPU:    cpu,
 		NodeMemory: memory,
@@ -138,8 +141,8 @@ func (f upFlags) checkMembers() error {
 	switch {
 	case f.members < 0:
 		return fmt.Errorf("--members %d: must not be negative", f.members)
-	case f.members > 0 && (len(f.without) > 0 || len(f.replicas) > 0 || f.schedulerConfig != "" || f.sidecarSets):
-		return errors.New("--members: a federation has fixed components; leave out --without, --replicas, --scheduler-config and --sidecar-sets")
+	case f.members > 0 && (len(f.without) > 0 || len(f.replicas) > 0 || f.schedulerConfig != "" || f.sidecarSets || f.kubelets != 0):
+		return errors.New("--members: a federation has fixed components; leave out --without, --replicas, --scheduler-config, --sidecar-sets and --kubelets")
 	}
 	return nil
 }

@@ -36,6 +36,9 @@ const (
 	DefaultNodeMemory = "256Gi"
 )
 
+// mostKubelets is more than a machine can run.
+const mostKubelets = 50
+
 // DefaultZones are the zones over which Config.Nodes are spread when Config.Zones is empty.
 func DefaultZones() []string { return []string{"zone-a", "zone-b", "zone-c"} }
 
@@ -58,6 +61,10 @@ type Config struct {
 	Zones []string
 	// NodeCPU and NodeMemory are what each of Nodes can hold, by default DefaultNodeCPU and DefaultNodeMemory.
 	NodeCPU, NodeMemory resource.Quantity
+	// Kubelets is how many real nodes Start makes beside Nodes, distributed over Zones as well: each has a kubelet and a containerd of its own, and the images of images.go. They
+	// have the size of this machine. They need root; Start says what else a machine lacks. The API server reaches their kubelets, for logs and exec. Their pods' addresses can be
+	// reached from this machine. Not together with ServiceProxy.
+	Kubelets int
 
 	// Manifests are YAML, one or more documents each, applied in order once the API server is ready and before Components
 	// start. An object is applied after all CustomResourceDefinitions before it are established.
@@ -141,6 +148,9 @@ func (c Config) complete() (Config, error) {
 	if err := CheckName(c.Name); err != nil {
 		problems = append(problems, err)
 	}
+	if c.Kubelets < 0 || c.Kubelets > mostKubelets {
+		problem("kubelets %d: must be from 0 to %d", c.Kubelets, mostKubelets)
+	}
 	if c.Nodes < 0 {
 		problem("nodes %d: must not be negative", c.Nodes)
 	}
@@ -158,6 +168,9 @@ func (c Config) complete() (Config, error) {
 	}
 
 	names := []string{Etcd, APIServer, ControllerManager, KWOK}
+	if c.Kubelets > 0 {
+		names = append(names, Containerd, Kubelet)
+	}
 	c.Components = slices.Clone(c.Components)
 	for i := range c.Components {
 		component := &c.Components[i]
@@ -210,6 +223,9 @@ func (c Config) binary(name string) string {
 
 // checkBinaries names all missing programs.
 func (c Config) checkBinaries(parts ...part) error {
+	if c.Kubelets > 0 {
+		parts = append(parts, part{Component: Component{Binary: containerBinary}})
+	}
 	var missing []string
 	for _, part := range parts {
 		path := c.binary(part.Binary)

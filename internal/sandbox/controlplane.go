@@ -21,6 +21,8 @@ type part struct {
 	Component
 	// workDir defaults to the instance's Dir.
 	workDir string
+	// eachUser makes each replica a user of its own: User with a dash and the number of the replica.
+	eachUser bool
 	// probe overrides Component.Ready.
 	probe func(Instance) func(context.Context) error
 }
@@ -119,6 +121,9 @@ func (s *Sandbox) apiServer() part {
 				"--service-account-key-file=" + c.serviceAccountKeyFile(),
 				"--service-account-signing-key-file=" + c.serviceAccountKeyFile(),
 				"--allow-privileged=true",
+				"--kubelet-client-certificate=" + c.kubeletClientCertFile(),
+				"--kubelet-client-key=" + c.kubeletClientKeyFile(),
+				"--kubelet-preferred-address-types=InternalIP",
 				"--max-requests-inflight=3000",
 				"--max-mutating-requests-inflight=1500",
 			}
@@ -190,7 +195,7 @@ func (s *Sandbox) kwok() part {
 		Name: KWOK, Binary: "kwok", User: kwokUser,
 		Args: func(in Instance) ([]string, error) {
 			config := filepath.Join(in.Dir, "config.yaml")
-			if err := os.WriteFile(config, kwokConfig(in.Address(healthPort)), 0o600); err != nil {
+			if err := os.WriteFile(config, kwokConfig(in.Address(healthPort), s.config.Kubelets == 0), 0o600); err != nil {
 				return nil, err
 			}
 			return []string{"--config=" + config, "--kubeconfig=" + in.Kubeconfig}, nil

@@ -44,9 +44,15 @@ func (c *credentials) serverKeyFile() string  { return filepath.Join(c.dir, "api
 func (c *credentials) serviceAccountKeyFile() string {
 	return filepath.Join(c.dir, "service-account.key")
 }
+func (c *credentials) kubeletClientCertFile() string {
+	return filepath.Join(c.dir, "kubelet-client.crt")
+}
+func (c *credentials) kubeletClientKeyFile() string {
+	return filepath.Join(c.dir, "kubelet-client.key")
+}
 func (c *credentials) tokenFile() string { return filepath.Join(c.dir, "tokens.csv") }
 
-// newCredentials writes a new CA, the API server's certificate and the key of service accounts into dir.
+// newCredentials writes a new CA, the API server's certificates and the key of service accounts into dir.
 func newCredentials(dir string) (*credentials, error) {
 	c := &credentials{dir: dir}
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -69,21 +75,36 @@ func newCredentials(dir string) (*credentials, error) {
 	}
 	c.ca = pemBlock("CERTIFICATE", caCert)
 
-	serverKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
+	files := map[string][]byte{c.caFile(): c.ca}
+	issue := func(certFile, keyFile string, template *x509.Certificate) error {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return err
+		}
+		template.NotBefore, template.NotAfter, template.KeyUsage = authority.NotBefore, authority.NotAfter, x509.KeyUsageDigitalSignature
+		certificate, err := x509.CreateCertificate(rand.Reader, template, authority, key.Public(), caKey)
+		if err != nil {
+			return err
+		}
+		files[certFile] = pemBlock("CERTIFICATE", certificate)
+		files[keyFile], err = pemKey(key)
+		return err
 	}
-	serverCert, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+	if err := issue(c.serverCertFile(), c.serverKeyFile(), &x509.Certificate{
 		SerialNumber: big.NewInt(2),
 		Subject:      pkix.Name{CommonName: "kube-apiserver"},
-		NotBefore:    authority.NotBefore,
-		NotAfter:     authority.NotAfter,
-		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		DNSNames:     []string{"localhost", "kubernetes.default.svc"},
 		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
-	}, authority, serverKey.Public(), caKey)
-	if err != nil {
+	}); err != nil {
+		return nil, err
+	}
+	// With it the API server asks kubelets for logs and exec.
+	if err := issue(c.kubeletClientCertFile(), c.kubeletClientKeyFile(), &x509.Certificate{
+		SerialNumber: big.NewInt(3),
+		Subject:      pkix.Name{CommonName: "kube-apiserver-kubelet-client"},
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}); err != nil {
 		return nil, err
 	}
 
@@ -91,20 +112,10 @@ func newCredentials(dir string) (*credentials, error) {
 	if err != nil {
 		return nil, err
 	}
-	serverKeyPEM, err := pemKey(serverKey)
-	if err != nil {
+	if files[c.serviceAccountKeyFile()], err = pemKey(serviceAccountKey); err != nil {
 		return nil, err
 	}
-	serviceAccountPEM, err := pemKey(serviceAccountKey)
-	if err != nil {
-		return nil, err
-	}
-	for path, content := range map[string][]byte{
-		c.caFile():                c.ca,
-		c.serverCertFile():        pemBlock("CERTIFICATE", serverCert),
-		c.serverKeyFile():         serverKeyPEM,
-		c.serviceAccountKeyFile(): serviceAccountPEM,
-	} {
+	for path, content := range files {
 		if err := os.WriteFile(path, content, 0o600); err != nil {
 			return nil, err
 		}

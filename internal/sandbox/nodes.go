@@ -47,7 +47,7 @@ func NewNode(
 		corev1.LabelTopologyRegion: "local",
 		corev1.LabelOSStable:       "linux",
 		corev1.LabelArchStable:     "amd64",
-		"type":                     "kwok",
+		KubeletLabel:               KWOK,
 	}
 	if zone != "" {
 		all[corev1.LabelTopologyZone] = zone
@@ -73,11 +73,11 @@ func (s *Sandbox) CreateNodes(ctx context.Context, nodes []*corev1.Node) error {
 	if err != nil {
 		return err
 	}
-	waiting := sets.New[string]()
+	var names []string
 	creating, createCtx := errgroup.WithContext(ctx)
 	creating.SetLimit(16)
 	for _, node := range nodes {
-		waiting.Insert(node.Name)
+		names = append(names, node.Name)
 		creating.Go(func() error {
 			node := node.DeepCopy()
 			if node.Status.Allocatable == nil {
@@ -96,11 +96,16 @@ func (s *Sandbox) CreateNodes(ctx context.Context, nodes []*corev1.Node) error {
 	if !s.config.runs(KWOK) {
 		return nil
 	}
+	return s.awaitUsable(ctx, client, names...)
+}
 
+// awaitUsable returns when pods can run on the nodes of these names.
+func (s *Sandbox) awaitUsable(ctx context.Context, client kubernetes.Interface, names ...string) error {
+	waiting := sets.New(names...)
 	ctx, cancel := context.WithTimeout(ctx, nodeReadyTimeout)
 	defer cancel()
 	source := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", metav1.NamespaceAll, fields.Everything())
-	_, err = watchtools.UntilWithSync(ctx, source, &corev1.Node{}, nil, func(event watch.Event) (bool, error) {
+	_, err := watchtools.UntilWithSync(ctx, source, &corev1.Node{}, nil, func(event watch.Event) (bool, error) {
 		node, ok := event.Object.(*corev1.Node)
 		if ok && s.isUsable(node) {
 			waiting.Delete(node.Name)

@@ -33,6 +33,8 @@ type Sandbox struct {
 	server      string            // URL of the API server
 	kubeconfig  []byte            // as written
 	ports       *portPool
+	footprint   footprint
+	network     network // of real nodes
 	launcher    *launcher
 	stopOnce    sync.Once
 
@@ -73,7 +75,11 @@ func Start(ctx context.Context, config Config) (*Sandbox, error) {
 		ports:   newPortPool(),
 		changed: make(chan struct{}),
 	}
+	s.footprint = footprint{dir: config.Dir}
 	groups := s.parts()
+	if err := config.checkMachine(); err != nil {
+		return nil, err
+	}
 	if err := config.checkBinaries(slices.Concat(groups...)...); err != nil {
 		return nil, err
 	}
@@ -98,6 +104,10 @@ func (s *Sandbox) parts() [][]part {
 	for _, component := range s.config.Components {
 		own = append(own, part{Component: component})
 	}
+	if s.config.Kubelets > 0 {
+		groups[2] = append(groups[2], s.containerd())
+		own = append(own, s.kubelet())
+	}
 	groups = append(groups, own)
 	for i := range groups {
 		groups[i] = slices.DeleteFunc(groups[i], func(p part) bool { return !s.config.runs(p.Name) })
@@ -112,6 +122,12 @@ func (s *Sandbox) start(ctx context.Context, groups [][]part) error {
 	}
 	if err := s.prepareCredentials(groups); err != nil {
 		return fmt.Errorf("preparing credentials: %w", err)
+	}
+	if s.config.Kubelets > 0 {
+		var err error
+		if s.network, err = s.footprint.establish(ctx, s.config.Kubelets); err != nil {
+			return fmt.Errorf("preparing this machine for kubelets: %w", err)
+		}
 	}
 	etcd, apiServer, nodeControl, components := groups[0], groups[1], groups[2], groups[3]
 	if err := s.launchAll(ctx, etcd); err != nil {
@@ -133,7 +149,12 @@ func (s *Sandbox) start(ctx context.Context, groups [][]part) error {
 		return err
 	}
 	control, controlCtx := errgroup.WithContext(ctx)
-	control.Go(func() error { return s.launchAll(controlCtx, nodeControl) })
+	control.Go(func() error {
+		if err := s.launchAll(controlCtx, nodeControl); err != nil {
+			return err
+		}
+		return s.importImages(controlCtx)
+	})
 	control.Go(func() error { return applier.apply(controlCtx, s.config.Manifests...) })
 	if err := control.Wait(); err != nil {
 		return err
@@ -141,12 +162,17 @@ func (s *Sandbox) start(ctx context.Context, groups [][]part) error {
 	s.progress("control plane is ready, manifests are applied (%s)", since(began))
 
 	use, useCtx := errgroup.WithContext(ctx)
-	use.Go(func() error { return s.launchAll(useCtx, components) })
+	use.Go(func() error {
+		if err := s.launchAll(useCtx, components); err != nil {
+			return err
+		}
+		return s.awaitKubelets(useCtx)
+	})
 	use.Go(func() error { return s.CreateNodes(useCtx, s.config.configuredNodes()) })
 	if err := use.Wait(); err != nil {
 		return err
 	}
-	s.progress("%d nodes and all components are ready (%s)", s.config.Nodes, since(began))
+	s.progress("%d nodes and all components are ready (%s)", s.config.Nodes+s.config.Kubelets, since(began))
 	return nil
 }
 
@@ -421,29 +447,38 @@ func (s *Sandbox) pkiDir() string { return filepath.Join(s.config.Dir, "pki") }
 
 // takeDir makes the directory this sandbox's own until cleanDir.
 func (s *Sandbox) takeDir() error {
-	if err := os.MkdirAll(s.config.Dir, 0o700); err != nil {
-		return err
+	var err error
+	s.lock, err = lockDir(s.config.Dir)
+	return err
+}
+
+// lockDir locks a directory, which its owner only can read, until the file is closed.
+func lockDir(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
 	}
-	if err := os.Chmod(s.config.Dir, 0o700); err != nil {
-		return err
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return nil, err
 	}
-	lock, err := os.OpenFile(filepath.Join(s.config.Dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		lock.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return fmt.Errorf("%w: %s", ErrInUse, s.config.Dir)
+			return nil, fmt.Errorf("%w: %s", ErrInUse, dir)
 		}
-		return fmt.Errorf("locking %s: %w", s.config.Dir, err)
+		return nil, fmt.Errorf("locking %s: %w", dir, err)
 	}
-	s.lock = lock
-	return nil
+	return lock, nil
 }
 
 // emptyDir removes what an earlier sandbox left, and nothing else.
 func (s *Sandbox) emptyDir() error {
+	if err := s.footprint.cleanUp(); err != nil {
+		return err
+	}
 	for _, old := range []string{filepath.Join(s.config.Dir, "instances"), s.pkiDir(), s.logDir(), s.AuditLog()} {
 		if err := os.RemoveAll(old); err != nil {
 			return err
@@ -459,7 +494,11 @@ func (s *Sandbox) emptyDir() error {
 
 // cleanDir removes data and credentials and keeps the logs. The next Start removes what cannot be removed now.
 func (s *Sandbox) cleanDir() {
-	_ = os.RemoveAll(filepath.Join(s.config.Dir, "instances"))
+	if err := s.footprint.cleanUp(); err != nil {
+		s.progress("containers are left: %v", err)
+	} else {
+		_ = os.RemoveAll(filepath.Join(s.config.Dir, "instances"))
+	}
 	_ = os.RemoveAll(s.pkiDir())
 	if current, err := os.ReadFile(s.config.Kubeconfig); err == nil && bytes.Equal(current, s.kubeconfig) {
 		_ = os.Remove(s.config.Kubeconfig)
@@ -482,7 +521,11 @@ func (s *Sandbox) prepareCredentials(groups [][]part) error {
 				return err
 			}
 			if part.User != "" {
-				s.tokens[dir] = s.credentials.addUser(part.User, part.Groups...)
+				user := part.User
+				if part.eachUser {
+					user = fmt.Sprintf("%s-%d", user, replica)
+				}
+				s.tokens[dir] = s.credentials.addUser(user, part.Groups...)
 			}
 		}
 	}

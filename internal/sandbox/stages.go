@@ -19,7 +19,7 @@ var kwokRBAC []byte
 const kwokOptions = `apiVersion: config.kwok.x-k8s.io/v1alpha1
 kind: KwokConfiguration
 options:
-  manageAllNodes: true
+  %s
   nodeLeaseDurationSeconds: 40
   nodeIP: 10.0.0.1
   cidr: 10.244.0.0/16
@@ -31,9 +31,13 @@ options:
   podsOnNodeSyncParallelism: 8
 `
 
-// kwokConfig returns KWOK's options and all stages as one file. KWOK serves its health at the address.
-func kwokConfig(address string) []byte {
-	documents := [][]byte{fmt.Appendf(nil, kwokOptions, address)}
+// kwokConfig returns KWOK's options and all stages as one file. KWOK serves its health at the address. It leaves real nodes alone unless it has all nodes.
+func kwokConfig(address string, all bool) []byte {
+	manage := "manageAllNodes: true"
+	if !all {
+		manage = fmt.Sprintf("manageNodesWithLabelSelector: %s!=%s", KubeletLabel, Kubelet)
+	}
+	documents := [][]byte{fmt.Appendf(nil, kwokOptions, manage, address)}
 	names, err := fs.Glob(stages, "stages/*.yaml")
 	if err != nil {
 		panic(err) // the pattern is a constant

@@ -43,6 +43,7 @@ var internal = map[string]string{
 	"the connection to the member was": "it is tried again",
 	"the framework started the cycle":  "it is tried again",
 	"no history of this world":         "for tests, which play histories",
+	"told to ":                         "for tests, which tell a container what to do",
 	"the history ends before line":     "for tests, which play histories",
 }
 

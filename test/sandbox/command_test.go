@@ -169,6 +169,7 @@ func TestBadFlagsAreExplainedInOneLine(t *testing.T) {
 	for flag, want := range map[string]string{
 		"--name=../x":                 "--name",
 		"--nodes=-1":                  "--nodes -1: must not be negative",
+		"--kubelets=51":               "kubelets 51: must be from 0 to 50",
 		"--members=-1":                "--members -1: must not be negative",
 		"--members=1":                 "a federation has fixed components",
 		"--node-cpu=many":             "--node-cpu",
@@ -195,6 +196,15 @@ func TestBadFlagsAreExplainedInOneLine(t *testing.T) {
 				t.Errorf("want one line, got:\n%s", output)
 			}
 		})
+	}
+}
+
+func TestWhatAMachineLacksForRealNodesIsSaidInOneLine(t *testing.T) {
+	c := newCommand(t)
+	t.Setenv("PATH", t.TempDir())
+	output := c.expect(1, "this machine cannot run kubelets, it lacks ", "up", "--kubelets=1", withoutProduct)
+	if strings.Count(output, "\n") != 1 || !strings.Contains(output, "containerd, containerd-shim-runc-v2, ctr, runc, ip") {
+		t.Errorf("want one line that names every program, got:\n%s", output)
 	}
 }
 

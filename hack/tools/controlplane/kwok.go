@@ -92,6 +92,7 @@ func newController(ctx context.Context, kubeconfig string, options internalversi
 		ImpersonatingTypedClient:        clients.ToImpersonatingTypedClient(),
 		TypedClient:                     typedClient,
 		ManageAllNodes:                  options.ManageAllNodes,
+		ManageNodesWithLabelSelector:    options.ManageNodesWithLabelSelector,
 		CIDR:                            options.CIDR,
 		NodeIP:                          options.NodeIP,
 		PodPlayStageParallelism:         options.PodPlayStageParallelism,
