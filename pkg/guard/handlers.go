@@ -193,10 +193,11 @@ func isExemptUser(name string, groups []string) bool {
 		name == "system:serviceaccount:kube-system:pod-garbage-collector"
 }
 
-// isWorkloadController is true for the controllers of Kubernetes, but for the one that evicts pods from tainted nodes: a ReplicaSet that is scaled down deletes
-// pods, and a new pod in place of one of them would be too many. A controller manager whose controllers have no accounts of their own counts as one.
+// isWorkloadController is true for the controllers of Kubernetes, but for the one that evicts pods from tainted nodes, which has the account of the node
+// controller: a ReplicaSet that is scaled down deletes pods, and a new pod in place of one of them would be too many. A controller manager whose controllers
+// have no accounts of their own counts as one.
 func isWorkloadController(name string) bool {
-	return strings.HasPrefix(name, "system:serviceaccount:kube-system:") && name != "system:serviceaccount:kube-system:taint-eviction-controller" ||
+	return strings.HasPrefix(name, "system:serviceaccount:kube-system:") && name != "system:serviceaccount:kube-system:node-controller" ||
 		name == "system:kube-controller-manager"
 }
 

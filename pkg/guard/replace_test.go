@@ -128,11 +128,11 @@ func TestWhatKeepsAPodFromBeingReplacedFirst(t *testing.T) {
 
 func TestWhoIsAWorkloadsController(t *testing.T) {
 	for name, want := range map[string]bool{
-		"system:serviceaccount:kube-system:replicaset-controller":     true,
-		"system:serviceaccount:kube-system:taint-eviction-controller": false,
-		"system:kube-controller-manager":                              true,
-		"system:kube-scheduler":                                       false,
-		"system:serviceaccount:default:replicaset-controller":         false,
+		"system:serviceaccount:kube-system:replicaset-controller": true,
+		"system:serviceaccount:kube-system:node-controller":       false,
+		"system:kube-controller-manager":                          true,
+		"system:kube-scheduler":                                   false,
+		"system:serviceaccount:default:replicaset-controller":     false,
 		"jane": false,
 	} {
 		if got := isWorkloadController(name); got != want {
