@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -166,28 +165,15 @@ func existing(pods []*corev1.Pod) (n int) {
 	return n
 }
 
-// selectorOf is the selector of a workload in the API's form. It is nil for a selector that selects everything, as that of a workload that does not tell one.
+// selectorOf is the selector of a workload in the API's form. It is nil for one that this form cannot say, and for a selector that selects everything, as that
+// of a workload that does not tell one.
 func selectorOf(selector labels.Selector) *metav1.LabelSelector {
-	requirements, _ := selector.Requirements()
-	if len(requirements) == 0 {
+	if requirements, _ := selector.Requirements(); len(requirements) == 0 {
 		return nil
 	}
-	var result metav1.LabelSelector
-	for i := range requirements {
-		one := metav1.LabelSelectorRequirement{Key: requirements[i].Key(), Operator: metav1.LabelSelectorOpIn}
-		switch requirements[i].Operator() {
-		case selection.NotIn, selection.NotEquals:
-			one.Operator = metav1.LabelSelectorOpNotIn
-		case selection.Exists:
-			one.Operator = metav1.LabelSelectorOpExists
-		case selection.DoesNotExist:
-			one.Operator = metav1.LabelSelectorOpDoesNotExist
-		default: // In and equality; no selector of a workload compares numbers
-		}
-		if values := requirements[i].Values().List(); len(values) > 0 {
-			one.Values = values
-		}
-		result.MatchExpressions = append(result.MatchExpressions, one)
+	result, err := metav1.ParseToLabelSelector(selector.String())
+	if err != nil {
+		return nil
 	}
-	return &result
+	return result
 }

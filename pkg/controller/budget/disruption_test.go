@@ -98,7 +98,7 @@ func TestAPodDisruptionBudgetOfATargetHasTheSelectorOfTheWorkload(t *testing.T) 
 	}
 	b := newBench(t, interceptor.Funcs{}, all...)
 	b.reconcile(t)
-	want := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: []string{"web"}}}}
+	want := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	if diff := cmp.Diff(want, b.disruptionBudgets(t)["web"].Spec.Selector); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
