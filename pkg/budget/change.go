@@ -1,6 +1,9 @@
 package budget
 
 import (
+	"cmp"
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -14,12 +17,10 @@ func Restarts(before, after *corev1.Pod) bool {
 }
 
 func imagesDiffer(before, after []corev1.Container) bool {
-	for i := range after {
-		if was := containerOf(after[i].Name, before); was != nil && was.Image != after[i].Image {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(after, func(is corev1.Container) bool {
+		was := containerOf(is.Name, before)
+		return was != nil && was.Image != is.Image
+	})
 }
 
 func earlier(before, after *int64) bool {
@@ -37,49 +38,32 @@ func containerOf(name string, containers []corev1.Container) *corev1.Container {
 
 // ResizeRestarts is true if a resize changes a resource whose resizePolicy is RestartContainer.
 func ResizeRestarts(before, after *corev1.Pod) bool {
-	if podResizeRestarts(before, after) {
-		return true
-	}
-	return containersRestart(before.Spec.Containers, after.Spec.Containers) ||
+	return podResizeRestarts(before, after) || containersRestart(before.Spec.Containers, after.Spec.Containers) ||
 		containersRestart(before.Spec.InitContainers, after.Spec.InitContainers)
 }
 
 func containersRestart(before, after []corev1.Container) bool {
-	for i := range after {
-		container := &after[i]
-		was := containerOf(container.Name, before)
-		if was == nil {
-			continue
-		}
-		for _, policy := range container.ResizePolicy {
-			if policy.RestartPolicy == corev1.RestartContainer && amountDiffers(policy.ResourceName, &was.Resources, &container.Resources) {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(after, func(is corev1.Container) bool {
+		was := containerOf(is.Name, before)
+		return was != nil && restartsFor(&is, &was.Resources, &is.Resources)
+	})
+}
+
+// restartsFor is true if a container restarts for this change of its resources, or of those of its pod.
+func restartsFor(container *corev1.Container, was, is *corev1.ResourceRequirements) bool {
+	return slices.ContainsFunc(container.ResizePolicy, func(p corev1.ContainerResizePolicy) bool {
+		return p.RestartPolicy == corev1.RestartContainer && amountDiffers(p.ResourceName, was, is)
+	})
 }
 
 // podResizeRestarts is true if a change of the pod-level resources restarts a container. Such a change affects every container without resources of
 // its own.
 func podResizeRestarts(before, after *corev1.Pod) bool {
-	was, is := before.Spec.Resources, after.Spec.Resources
-	if was == nil {
-		was = &corev1.ResourceRequirements{}
-	}
-	if is == nil {
-		is = &corev1.ResourceRequirements{}
-	}
-	for _, containers := range [][]corev1.Container{after.Spec.Containers, restartableInit(after.Spec.InitContainers)} {
-		for i := range containers {
-			for _, policy := range containers[i].ResizePolicy {
-				if policy.RestartPolicy == corev1.RestartContainer && amountDiffers(policy.ResourceName, was, is) {
-					return true
-				}
-			}
-		}
-	}
-	return false
+	none := &corev1.ResourceRequirements{}
+	was, is := cmp.Or(before.Spec.Resources, none), cmp.Or(after.Spec.Resources, none)
+	return slices.ContainsFunc(slices.Concat(after.Spec.Containers, restartableInit(after.Spec.InitContainers)), func(c corev1.Container) bool {
+		return restartsFor(&c, was, is)
+	})
 }
 
 func amountDiffers(name corev1.ResourceName, before, after *corev1.ResourceRequirements) bool {

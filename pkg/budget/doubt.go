@@ -158,9 +158,7 @@ func isToBeResized(pod *corev1.Pod) func(*corev1.Container, *corev1.ContainerSta
 
 // restartsForResources is true if a container runs with other resources than the spec's, and takes a restart for them.
 func restartsForResources(container *corev1.Container, status *corev1.ContainerStatus) bool {
-	return status != nil && status.Resources != nil && slices.ContainsFunc(container.ResizePolicy, func(p corev1.ContainerResizePolicy) bool {
-		return p.RestartPolicy == corev1.RestartContainer && amountDiffers(p.ResourceName, status.Resources, &container.Resources)
-	})
+	return status != nil && status.Resources != nil && restartsFor(container, status.Resources, &container.Resources)
 }
 
 // runsOtherTag is true if a container runs another tag of its image.

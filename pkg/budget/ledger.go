@@ -134,13 +134,9 @@ func otherTag(reported, asked string) bool {
 }
 
 func restartableInit(containers []corev1.Container) []corev1.Container {
-	var kept []corev1.Container
-	for i := range containers {
-		if policy := containers[i].RestartPolicy; policy != nil && *policy == corev1.ContainerRestartPolicyAlways {
-			kept = append(kept, containers[i])
-		}
-	}
-	return kept
+	return slices.DeleteFunc(slices.Clone(containers), func(c corev1.Container) bool {
+		return c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways
+	})
 }
 
 func containersRun(containers []corev1.Container, statuses []corev1.ContainerStatus) bool {
@@ -205,16 +201,9 @@ func sameAmounts(a, b corev1.ResourceList) bool {
 
 // resizing is true while a resize may still restart a container. An infeasible resize does not.
 func resizing(pod *corev1.Pod) bool {
-	for i := range pod.Status.Conditions {
-		c := &pod.Status.Conditions[i]
-		if c.Status != corev1.ConditionTrue {
-			continue
-		}
-		if c.Type == corev1.PodResizeInProgress || c.Type == corev1.PodResizePending && c.Reason != corev1.PodReasonInfeasible {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Status == corev1.ConditionTrue && (c.Type == corev1.PodResizeInProgress || c.Type == corev1.PodResizePending && c.Reason != corev1.PodReasonInfeasible)
+	})
 }
 
 // isInfeasible is true if the kubelet does not carry out the latest resize: the node is too small for it.

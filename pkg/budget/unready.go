@@ -1,6 +1,7 @@
 package budget
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,12 +30,7 @@ func serves(pod *corev1.Pod) bool {
 
 // passesGates is true if all readiness gates of the pod are on.
 func passesGates(pod *corev1.Pod) bool {
-	for _, gate := range pod.Spec.ReadinessGates {
-		if !says(pod, gate.ConditionType) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(pod.Spec.ReadinessGates, func(gate corev1.PodReadinessGate) bool { return !says(pod, gate.ConditionType) })
 }
 
 // isMarkedUnavailable is true for a pod that a label takes out of service.
@@ -49,13 +45,10 @@ func isMarkedUnavailable(pod *corev1.Pod) bool {
 
 // reportsContainers is true if a container was ready and the new status says that it is not.
 func reportsContainers(before, after *corev1.Pod) bool {
-	for i := range before.Status.ContainerStatuses {
-		was := &before.Status.ContainerStatuses[i]
-		if is := statusOf(was.Name, after.Status.ContainerStatuses); was.Ready && (is == nil || !is.Ready) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(before.Status.ContainerStatuses, func(was corev1.ContainerStatus) bool {
+		is := statusOf(was.Name, after.Status.ContainerStatuses)
+		return was.Ready && (is == nil || !is.Ready)
+	})
 }
 
 // isAfter is true if a resourceVersion is later than another one. It is false if one of them is not a number.
