@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/test/testkit/worlds"
@@ -49,6 +51,9 @@ type troubles struct {
 	// zones has the first pod in one subset and the others in another, each subset with its own workload. Only pods of one subset at a time may be
 	// unavailable.
 	zones bool
+	// shared has one workload for both zones, and no pod may be unavailable. handed is how many pods the controller may hand over, so that they are replaced first.
+	shared bool
+	handed int
 }
 
 // zoneReplicas are how many pods the workload of each zone asks for.
@@ -78,6 +83,8 @@ type small struct {
 type smallPod struct {
 	revision                     int
 	created, ready, ending, gone bool
+	// handed is true for a pod that was handed over.
+	handed bool
 	// spec and observed are generations. runs is the one that the containers run. 0 means that they have not run yet.
 	spec, observed, runs int
 	// certain is the latest spec about which time has ended the doubt.
@@ -136,6 +143,9 @@ func newSmall(t *testing.T, left troubles) *small {
 	if left.zones {
 		pub.Spec.MaxUnavailable, pub.Spec.PerSubset = nil, &v1beta1.PerSubset{Label: "zone", OneAtATime: true}
 	}
+	if left.shared {
+		pub.Spec.PerSubset.MaxUnavailable = ptr.To(intstr.FromInt32(0))
+	}
 	s := &small{policy: compile(t, pub), left: left, revision: 1}
 	for i := range smallReplicas {
 		s.pods[i] = smallPod{revision: 1, created: true, ready: true, spec: 1, observed: 1, runs: 1, certain: 1}
@@ -193,11 +203,19 @@ func (s *small) facts(c *counted, ledger []v1beta1.LedgerEntry) Facts {
 			f.Pods = append(f.Pods, s.observe(p, i))
 			if s.left.zones {
 				last := &f.Pods[len(f.Pods)-1]
-				last.Subset, last.Declared = strconv.Itoa(p.zone), true
+				last.Subset, last.Declared, last.HandedOver = strconv.Itoa(p.zone), !s.left.shared, p.handed
 			}
 		}
 	}
-	if s.left.zones {
+	switch {
+	case s.left.shared:
+		f.Unplaced = smallReplicas
+		for i := range c.pods {
+			if p := &c.pods[i]; p.isLive() && !p.handed && f.Unplaced > 0 {
+				f.Unplaced--
+			}
+		}
+	case s.left.zones:
 		for zone, replicas := range zoneReplicas {
 			f.Subsets = append(f.Subsets, SubsetWorkload{Subset: strconv.Itoa(zone), Replicas: int32(replicas)})
 		}
@@ -218,8 +236,10 @@ func (m move) String() string {
 		return fmt.Sprintf("replica %d is asked: %s p%d", m.number, m.operation, m.pod)
 	case "observes", "stops", "starts", "ends":
 		return fmt.Sprintf("the kubelet %s p%d", m.kind, m.pod)
-	case "fails":
-		return fmt.Sprintf("p%d fails", m.pod)
+	case "fails", "is handed over", "is taken back":
+		return fmt.Sprintf("p%d %s", m.pod, m.kind)
+	case "replaces in the other zone":
+		return m.kind
 	case "is certain":
 		return fmt.Sprintf("the doubt about p%d ends", m.pod)
 	case "replaces", "time passes", "controller counts", "controller writes":
@@ -260,7 +280,7 @@ func (s *small) Moves() (moves []move) {
 	free := -1
 	for i := range s.pods {
 		p := &s.pods[i]
-		if p.isLive() {
+		if p.isLive() && !p.handed {
 			live++
 		}
 		if !p.created && free < 0 {
@@ -274,8 +294,11 @@ func (s *small) Moves() (moves []move) {
 		// A kubelet that has observed a spec acts on it within the time.
 		add(s.left.sameTag && alive && p.runs == p.spec && p.certain < p.spec, move{kind: "is certain", pod: i})
 		add(p.created && p.ending && !p.gone, move{kind: "ends", pod: i})
+		add(s.left.handed > 0 && alive && !p.handed, move{kind: "is handed over", pod: i})
+		add(alive && p.handed, move{kind: "is taken back", pod: i})
 	}
 	add(s.left.replaced > 0 && live < smallReplicas && free >= 0, move{kind: "replaces", pod: free})
+	add(s.left.shared && s.left.replaced > 0 && live < smallReplicas && free >= 0, move{kind: "replaces in the other zone", pod: free})
 	add(s.left.waits > 0 && !busy, move{kind: "time passes"})
 	add(len(s.budget.ledger) > 0 && (s.counted.pods != now.pods || !slices.Equal(s.listed, s.budget.ledger)), move{kind: "controller counts"})
 	add(s.counted.revision > 0, move{kind: "controller writes"})
@@ -342,10 +365,17 @@ func (s *small) Do(m move) error {
 	case "ends":
 		p.gone = true
 		s.touch(p)
-	case "replaces":
+	case "is handed over":
+		s.left.handed--
+		p.handed = true
+		s.touch(p)
+	case "is taken back":
+		p.handed = false
+		s.touch(p)
+	case "replaces", "replaces in the other zone":
 		s.left.replaced--
 		zone := 0
-		if s.left.zones && s.missing(0, (*smallPod).isLive) == 0 {
+		if s.left.zones && s.missing(0, (*smallPod).isLive) == 0 || m.kind != "replaces" {
 			zone = 1
 		}
 		*p = smallPod{created: true, spec: 1, zone: zone}
@@ -363,6 +393,10 @@ func (s *small) Do(m move) error {
 	}
 	switch serving := s.many((*smallPod).serves); {
 	case s.failed > 0:
+	case s.left.shared:
+		if serving < smallReplicas {
+			return fmt.Errorf("%d pods serve, and no pod may be unavailable", serving)
+		}
 	case s.left.zones:
 		if s.missing(0, (*smallPod).serves) > 0 && s.missing(1, (*smallPod).serves) > 0 {
 			return errors.New("pods of both zones are missing")
@@ -452,7 +486,7 @@ func (s *small) happens(a *replica) error {
 	}
 	s.touch(p)
 	others := s.many((*smallPod).isCertain)
-	if s.left.zones {
+	if s.left.zones && !s.left.shared {
 		if elsewhere := s.missing(1-p.zone, (*smallPod).isCertain); served && elsewhere > s.failed-a.failed {
 			return fmt.Errorf("%d pods of the other zone are missing after p%d", elsewhere, a.pod)
 		}
@@ -515,7 +549,12 @@ func (s *small) Rest() (bool, error) {
 		}
 		d := s.policy.Decide(s.facts(&now, nil), []Request{request(string(smallUID(i)), v1beta1.OperationDelete)}, metav1.Time{})
 		may := serving-1 >= mustServe
-		if s.left.zones {
+		if s.left.shared {
+			may = s.pods[i].handed && serving > smallReplicas
+			if !s.pods[i].handed && s.many(func(p *smallPod) bool { return p.serves() && p.handed }) > 0 {
+				continue // the other pods may go if the one that is handed over is in their zone
+			}
+		} else if s.left.zones {
 			may = s.missing(1-s.pods[i].zone, (*smallPod).serves) <= 0
 		}
 		if d.Verdicts[0].Allowed != may {
@@ -527,7 +566,7 @@ func (s *small) Rest() (bool, error) {
 
 // Spent implements worlds.World.
 func (s *small) Spent() bool {
-	return s.left.requests+s.left.replaced+s.left.crashes+s.left.early+s.left.waits+s.left.failures == 0
+	return s.left.requests+s.left.replaced+s.left.crashes+s.left.early+s.left.waits+s.left.failures+s.left.handed == 0
 }
 
 // Copy implements worlds.Copier. No step changes a ledger in place, so the copies may share them.
@@ -574,7 +613,7 @@ func (s *small) Key() string {
 		for i := range pods {
 			p := &pods[i]
 			rank(p.revision)
-			fmt.Fprint(&b, p.created, p.ready, p.ending, p.gone, p.spec, p.observed, p.runs, p.certain, p.asked, p.zone)
+			fmt.Fprint(&b, p.created, p.ready, p.ending, p.gone, p.spec, p.observed, p.runs, p.certain, p.asked, p.zone, p.handed)
 		}
 		b.WriteByte('|')
 	}
@@ -583,7 +622,7 @@ func (s *small) Key() string {
 		rank(k.judged)
 		ledger(k.ledger)
 	}
-	fmt.Fprint(&b, s.left.early, s.left.requests, s.left.replaced, s.left.crashes, s.left.waits, s.left.failures, " ")
+	fmt.Fprint(&b, s.left.early, s.left.requests, s.left.replaced, s.left.crashes, s.left.waits, s.left.failures, s.left.handed, " ")
 	all(&s.pods)
 	budget(&s.budget)
 	rank(s.counted.revision)
@@ -661,6 +700,7 @@ var smallWorlds = map[string]troubles{
 	"two tags of one image":       {requests: 2, operations: updates, waits: 1, sameTag: true},
 	"two zones":                   {requests: 2, operations: deletions, early: 1, zones: true},
 	"two zones and an update":     {requests: 2, operations: slices.Concat(deletions, updates), zones: true},
+	"a pod that is handed over":   {requests: 1, operations: deletions, replaced: 1, zones: true, shared: true, handed: 1},
 }
 
 // deepWorlds are searched with -deep in place of smallWorlds.
@@ -673,6 +713,7 @@ var deepWorlds = map[string]troubles{
 	"pods that start and fail":       {requests: 3, operations: slices.Concat(deletions, updates, evictions), early: 2, starting: 1, failures: 2},
 	"a zone that is replaced":        {requests: 2, operations: deletions, replaced: 1, zones: true},
 	"zones":                          {requests: 3, operations: slices.Concat(deletions, updates, evictions), early: 2, replaced: 1, crashes: 1, waits: 1, failures: 1, zones: true},
+	"pods that are handed over":      {requests: 3, operations: slices.Concat(deletions, evictions), early: 2, replaced: 1, crashes: 1, waits: 1, zones: true, shared: true, handed: 2},
 	"two tags":                       {requests: 3, operations: slices.Concat(updates, deletions), early: 1, waits: 2, sameTag: true},
 	"everything":                     {requests: 4, operations: slices.Concat(deletions, updates, unreadies, evictions), early: 2, replaced: 1, crashes: 1, waits: 1, starting: 1, failures: 1},
 }

@@ -93,7 +93,8 @@ func (p *Policy) SubsetOf(pod *corev1.Pod) string {
 //	Total = replicas of the workloads that are in the subset only + other pods of the subset that exist and are not handed over
 //	Unplaced = unavailable pods without a subset + missing pods of workloads that are in several subsets
 //
-// A pod that is handed over is available while it serves, and not missing afterwards: the pod that is made in its place is, until it is ready.
+// A pod that is handed over is available while it serves, and not missing afterwards: the pod that is made in its place is, until it is available. That may be any
+// of the unavailable pods of shared workloads, in any subset. So all of these are Unplaced meanwhile.
 // Exempt pods, and those of a workload that is gone, count neither as available nor as missing.
 func (p *Policy) tallySubsets(f *Facts, recorded map[types.UID]bool, t *Tally) {
 	if p.perSubset == nil {
@@ -113,6 +114,7 @@ func (p *Policy) tallySubsets(f *Facts, recorded map[types.UID]bool, t *Tally) {
 		t.Declared = append(t.Declared, w.SubsetWorkload)
 	}
 	existing := int32(0)
+	replacing := slices.ContainsFunc(f.Pods, func(pod Pod) bool { return pod.HandedOver && !pod.Declared && pod.State != Gone })
 	for i := range f.Pods {
 		pod := &f.Pods[i]
 		if pod.State == Gone {
@@ -134,7 +136,7 @@ func (p *Policy) tallySubsets(f *Facts, recorded map[types.UID]bool, t *Tally) {
 			in.Available++
 			in.Total = sum(in.Total, 1)
 		case pod.Declared || pod.HandedOver: // it is missing of the replicas, or nobody waits for it
-		case pod.Subset == "":
+		case pod.Subset == "" || replacing && pod.State != Available:
 			t.Unplaced++
 		default:
 			in.Total = sum(in.Total, 1)
@@ -181,7 +183,7 @@ func (t *Tally) take(pod *Pod) {
 // heldBySubset says which subset holds an operation on a pod, and why. It is empty if none does. takes is true if the operation takes an available pod.
 //
 //	maxUnavailable:  what is missing afterwards + Unplaced ≤ maxUnavailable of the subset's Total
-//	oneAtATime:      nothing is missing in another subset, and Unplaced = 0, unless nothing is missing afterwards
+//	oneAtATime:      Unplaced = 0, and nothing is missing in another subset, unless nothing is missing afterwards
 //
 // A Tally without subsets, as of a Forecast, holds nothing.
 func (p *Policy) heldBySubset(name string, takes bool, t *Tally) string {
@@ -202,11 +204,11 @@ func (p *Policy) heldBySubset(name string, takes bool, t *Tally) string {
 			return text
 		}
 	}
-	if !p.perSubset.oneAtATime || after.missing() == 0 {
+	if !p.perSubset.oneAtATime || after.missing() == 0 && t.Unplaced == 0 {
 		return ""
 	}
 	for i := range t.Subsets {
-		if other := &t.Subsets[i]; other.Name != name && other.missing() > 0 {
+		if other := &t.Subsets[i]; other.Name != name && other.missing() > 0 && after.missing() > 0 {
 			return fmt.Sprintf("%s has %d unavailable of %d pods, and pods of one subset at a time may be unavailable", inWords(other.Name), other.missing(), other.Total)
 		}
 	}
