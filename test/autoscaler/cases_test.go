@@ -292,6 +292,8 @@ type podWatch struct {
 	// nodes are those of all pods that ran, also of pods that are gone.
 	nodes map[types.UID]string
 	gone  int
+	// fewest is how many pods were ready at the least since somebody has set it.
+	fewest int
 }
 
 func watchPods(t *testing.T, namespace string) *podWatch {
@@ -319,6 +321,16 @@ func (w *podWatch) see(pod *corev1.Pod) {
 		w.running[pod.UID] = false
 		w.gone++
 	}
+	w.fewest = min(w.fewest, w.ready())
+}
+
+func (w *podWatch) ready() (n int) {
+	for _, ready := range w.running {
+		if ready {
+			n++
+		}
+	}
+	return n
 }
 
 // deleted is how many ready pods were deleted so far.
@@ -476,6 +488,74 @@ spec:
 	s.scale(11)
 	s.expect(map[string]int{"normal": 10, "elastic": 1})
 	s.expectNothingHalfDrained()
+}
+
+// Karpenter does not know Berth's budgets. It plans by the PodDisruptionBudget that Berth keeps: it begins with no node while no pod may go, and otherwise it
+// ends what it begins.
+func TestKarpenterPlansByTheKeptPodDisruptionBudget(t *testing.T) {
+	const pods = 6
+	s := newShop(t)
+	s.nodePool("elastic", "")
+	allow := func(maxUnavailable int32) {
+		s.apply(s.namespace, fmt.Sprintf(`
+apiVersion: policy.kruise.io/v1beta1
+kind: PodUnavailableBudget
+metadata: {name: plain}
+spec: {selector: {matchLabels: {app: plain}}, maxUnavailable: %d, keepPodDisruptionBudget: true}
+`, maxUnavailable))
+		s.wait("the PodDisruptionBudget", func(ctx context.Context) (string, error) {
+			pdb, err := the.Client.PolicyV1().PodDisruptionBudgets(s.namespace).Get(ctx, "plain", metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return "there is none", nil
+			}
+			return map[bool]string{false: fmt.Sprintf("%+v", pdb.Status)}[err == nil && pdb.Status.CurrentHealthy == pods && pdb.Status.DisruptionsAllowed == maxUnavailable], err
+		})
+	}
+	s.apply(s.namespace, fmt.Sprintf(plainDeployment, pods, poolLabel, s.namespace))
+	s.expect(map[string]int{"elastic": pods})
+	allow(0)
+	s.pods.set(pods)
+	const generation = "example.com/generation"
+	s.patchPool("elastic", fmt.Sprintf(`{"spec":{"template":{"metadata":{"labels":{%q:"2"}}}}}`, generation)) // each node has to be replaced
+	s.wait("Karpenter to say that the budget holds the nodes", func(ctx context.Context) (string, error) {
+		events, err := the.Client.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "reason=DisruptionBlocked"})
+		if err != nil {
+			return "", err
+		}
+		return map[bool]string{false: fmt.Sprintf("none of %d events does", len(events.Items))}[slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
+			return strings.Contains(e.Message, "prevents pod evictions") && strings.Contains(e.Message, s.namespace+"/plain")
+		})], nil
+	})
+	s.expectToStay(map[string]int{"elastic": pods}, 10*time.Second)
+	if names, err := s.tainted(t.Context()); err != nil || len(names) > 0 {
+		t.Errorf("Karpenter has begun with %v, error %v", names, err)
+	}
+	allow(1)
+	s.wait("all nodes to be replaced", func(ctx context.Context) (string, error) {
+		nodes, err := the.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: fmt.Sprintf("%s=%s-elastic,%s!=2", poolLabel, s.namespace, generation)})
+		return map[bool]string{false: fmt.Sprintf("%d are old", len(nodes.Items))}[len(nodes.Items) == 0], err
+	})
+	s.expect(map[string]int{"elastic": pods})
+	s.expectNothingHalfDrained()
+	if fewest := s.pods.set(0); fewest != pods-1 {
+		t.Errorf("%d pods were ready at the least, want %d", fewest, pods-1)
+	}
+}
+
+// set begins to look for the fewest ready pods, and returns how many they were before.
+func (w *podWatch) set(fewest int) (before int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before, w.fewest = w.fewest, fewest
+	return before
+}
+
+// wait fails the test if the condition does not come true.
+func (s *shop) wait(what string, check func(context.Context) (string, error)) {
+	s.t.Helper()
+	if err := the.WaitFor(s.t.Context(), what, check); err != nil {
+		s.t.Fatalf("%v\n%s", err, s.state())
+	}
 }
 
 // tainted are the nodes that Karpenter has begun to remove.
