@@ -94,6 +94,9 @@ func (w *World) Join(ctx context.Context, handle frameworktypes.Handle) error {
 	case factory == w.informers:
 		return nil
 	}
+	if err := factory.Core().V1().Pods().Informer().SetTransform(keepOfPod); err != nil {
+		return fmt.Errorf("reducing the pods of the informers: %w", err)
+	}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {

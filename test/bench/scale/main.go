@@ -31,6 +31,7 @@ func main() {
 	flag.DurationVar(&f.limit, "limit", time.Minute, "longest wait for the scheduler at any point")
 	flag.StringVar(&f.only, "only", "", "measure this shape alone: stock, namespaces, one, many, late")
 	flag.BoolVar(&f.json, "json", false, "print the result of -only as JSON")
+	flag.StringVar(&f.descheduler, "descheduler", "", "path of berth-descheduler: measure one cycle of it in place of the scheduler, without evictions")
 	flag.BoolVar(&f.log, "log", false, "show the scheduler's log")
 	flag.Parse()
 	if !f.log {
@@ -48,7 +49,7 @@ func main() {
 type flags struct {
 	spreads, pods, nodes, rate int
 	bindTimeout, churn, limit  time.Duration
-	only                       string
+	only, descheduler          string
 	json, log                  bool
 }
 
@@ -79,6 +80,9 @@ var about = map[string]string{
 }
 
 func (f *flags) run(ctx context.Context) error {
+	if f.descheduler != "" {
+		return f.cycle(ctx)
+	}
 	if f.only != "" {
 		for _, s := range f.shapes() {
 			if s.Name == f.only {

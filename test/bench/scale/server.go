@@ -212,6 +212,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		version, path = schema.GroupVersion{Version: path[1]}, path[2:]
 	case len(path) >= 3 && path[0] == "apis":
 		version, path = schema.GroupVersion{Group: path[1], Version: path[2]}, path[3:]
+	case path[0] == "api" || path[0] == "apis":
+		s.groups(w, path[0] == "apis")
+		return
 	default:
 		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound)
 		return
@@ -252,12 +255,32 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason})
 }
 
+// groups returns the versions of all groups with a name, or of the one without.
+func (s *apiServer) groups(w http.ResponseWriter, named bool) {
+	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+	if !named {
+		_ = json.NewEncoder(w).Encode(metav1.APIVersions{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIVersions"}, Versions: []string{"v1"}})
+		return
+	}
+	answer := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIGroupList"}}
+	for _, group := range s.types.PreferredVersionAllGroups() {
+		if group.Group != "" {
+			version := metav1.GroupVersionForDiscovery{GroupVersion: group.String(), Version: group.Version}
+			answer.Groups = append(answer.Groups, metav1.APIGroup{Name: group.Group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version})
+		}
+	}
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
 // discover returns the resources of a version.
 func (s *apiServer) discover(w http.ResponseWriter, version schema.GroupVersion) {
 	answer := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIResourceList"}, GroupVersion: version.String()}
 	for kind := range s.types.KnownTypes(version) {
 		plural, _ := meta.UnsafeGuessKindToResource(version.WithKind(kind))
 		answer.APIResources = append(answer.APIResources, metav1.APIResource{Name: plural.Resource, Kind: kind, Namespaced: true, Verbs: metav1.Verbs{"get", "list", "watch"}})
+	}
+	if version == corev1.SchemeGroupVersion {
+		answer.APIResources = append(answer.APIResources, metav1.APIResource{Name: "pods/eviction", Kind: "Eviction", Namespaced: true, Group: "policy", Version: "v1"})
 	}
 	if len(answer.APIResources) == 0 {
 		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound)
@@ -309,7 +332,7 @@ func (s *apiServer) list(w http.ResponseWriter, r *served, namespace string, que
 	s.mu.Unlock()
 
 	kind := r.kind
-	if metadata {
+	if _, builtIn := r.wire.(protobuf); metadata && builtIn {
 		kind = metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata")
 		for i, raw := range items {
 			items[i] = metadataPart(raw)
