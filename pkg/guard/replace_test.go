@@ -73,7 +73,7 @@ func TestWhatKeepsAPodFromBeingReplacedFirst(t *testing.T) {
 	}
 	// beside is another budget of the same pods.
 	beside := func(available int32, first *v1beta1.ReplaceFirst) *v1beta1.PodUnavailableBudget {
-		return &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "beside", UID: "beside", Generation: 1}, Spec: v1beta1.PodUnavailableBudgetSpec{
+		return &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-beside", UID: "beside", Generation: 1}, Spec: v1beta1.PodUnavailableBudgetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, MinAvailable: ptr.To(intstr.FromInt32(available)), ReplaceFirst: first}}
 	}
 	for name, tc := range map[string]struct {
@@ -88,8 +88,8 @@ func TestWhatKeepsAPodFromBeingReplacedFirst(t *testing.T) {
 		"a volume that one node may write":       {claim(corev1.ReadWriteOnce), true, v1beta1.ReasonBudgetExhausted, "web", "may write volume claim data"},
 		"a volume claim that is gone":            {nil, true, v1beta1.ReasonBudgetExhausted, "web", "volume claim data cannot be read"},
 		"another budget with room":               {beside(1, nil), false, v1beta1.ReasonReplacedFirst, "web", "a new pod is made first"},
-		"another budget that replaces first too": {beside(2, &v1beta1.ReplaceFirst{}), false, v1beta1.ReasonReplacedFirst, "beside", "a new pod is made first"},
-		"another budget that does not":           {beside(2, nil), false, v1beta1.ReasonBudgetExhausted, "beside", "lower minAvailable"},
+		"another budget that replaces first too": {beside(2, &v1beta1.ReplaceFirst{}), false, v1beta1.ReasonReplacedFirst, "web", "a new pod is made first"},
+		"another budget that does not":           {beside(2, nil), false, v1beta1.ReasonBudgetExhausted, "web-beside", "lower minAvailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := cluster(t, 2, interceptor.Funcs{})
