@@ -29,7 +29,9 @@
 //	23  what users of OpenKruise do to pods               TestALabelTakesAPodOutOfService, TestWhoExemptsAPodIsLetThrough
 //	24  what an operation costs                           TestWhatAnOperationCosts, TestUnderLoadAnAnswerCostsAtMostOneRead, TestAnAllowedDeletionBesideTheRequestsThatItNeeds
 //	25  a new pod that is made first                      TestADrainOfTheOnlyPodMakesANewOneFirst, TestTwoDrainsAtOnceReplaceAllPods, TestAPodWhoseReplacementDoesNotStartIsTakenBack,
-//	                                                      TestAQuotaThatForbidsASecondPodLosesNone, TestWhatHappensWhileAPodIsReplacedFirst, TestWhoMayHandAPodOver
+//	                                                      TestAQuotaThatForbidsASecondPodLosesNone, TestWhatHappensWhileAPodIsReplacedFirst, TestWhoMayHandAPodOver,
+//	                                                      TestATaintHasANewPodMadeFirst, TestTheVolumeOfAPodDecidesWhetherItIsReplacedFirst,
+//	                                                      TestAPodOfTwoBudgetsIsReplacedFirst, TestASubsetWithoutRoomHasANewPodMadeFirst
 //	26  zones                                             TestZonesAreDrainedOneAfterTheOther, TestNoStormTakesPodsOfTwoZones, TestTheZoneOfANodeIsASubset
 //	27  a PodDisruptionBudget beside the budget           TestAPodDisruptionBudgetIsKeptBesideTheBudget
 //

@@ -3,6 +3,7 @@ package budget
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -297,6 +298,103 @@ func TestWhatHappensWhileAPodIsReplacedFirst(t *testing.T) {
 			uncordon()
 		})
 	}
+}
+
+// promised evicts a pod, once. The refusal must say that a new pod is made first, and the eviction is carried out then.
+func promised(t *testing.T, namespace string, replicas int) (old corev1.Pod) {
+	t.Helper()
+	watch(t, namespace, replicas)
+	old = pods(t, namespace)[0]
+	if err := evict(t.Context(), &old); !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "a new pod is made first; try again") {
+		t.Errorf("got %v", err)
+	}
+	return old
+}
+
+func expectReplaced(t *testing.T, namespace string, old *corev1.Pod, replicas int) {
+	t.Helper()
+	waitFor(t, "the pod to go", func(context.Context) (string, error) {
+		return map[bool]string{true: "it is there"}[slices.ContainsFunc(pods(t, namespace), func(pod corev1.Pod) bool { return pod.UID == old.UID })], nil
+	})
+	nothingLeft(t, namespace, replicas)
+}
+
+// TestATaintHasANewPodMadeFirst: Kubernetes asks a few times within a second, and then never again.
+func TestATaintHasANewPodMadeFirst(t *testing.T) {
+	namespace := web(t, 1, "minAvailable: 1\n  replaceFirst: {}")
+	watch(t, namespace, 1)
+	old := pods(t, namespace)[0]
+	taint(t, old.Spec.NodeName, corev1.Taint{Key: "test/go", Effect: corev1.TaintEffectNoExecute})
+	expectReplaced(t, namespace, &old, 1)
+	if now := pods(t, namespace)[0]; now.Spec.NodeName == old.Spec.NodeName {
+		t.Errorf("pod %s is on the node with the taint", now.Name)
+	}
+}
+
+// TestTheVolumeOfAPodDecidesWhetherItIsReplacedFirst has a volume that one node may write, and one that all may write.
+func TestTheVolumeOfAPodDecidesWhetherItIsReplacedFirst(t *testing.T) {
+	const volume = `
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: %[1]s}
+spec: {capacity: {storage: 1Gi}, accessModes: [%[2]s], hostPath: {path: /tmp}, claimRef: {namespace: %[1]s, name: data}, persistentVolumeReclaimPolicy: Retain}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data, namespace: %[1]s}
+spec: {accessModes: [%[2]s], storageClassName: "", volumeName: %[1]s, resources: {requests: {storage: 1Gi}}}
+---
+`
+	for _, mode := range []string{"ReadWriteMany", "ReadWriteOnce"} {
+		t.Run(mode, func(t *testing.T) {
+			namespace := newNamespace(t)
+			t.Cleanup(func() {
+				if err := the.Client.CoreV1().PersistentVolumes().Delete(context.Background(), namespace, metav1.DeleteOptions{}); err != nil {
+					t.Error(err)
+				}
+			})
+			claimed := strings.Replace(fmt.Sprintf(deployment, 1), "      containers:", "      volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]\n      containers:", 1)
+			apply(t, namespace, fmt.Sprintf(volume, namespace, mode)+claimed+"---"+fmt.Sprintf(pub, "minAvailable: 1\n  replaceFirst: {}"))
+			inForce(t, namespace, 1)
+			if mode == "ReadWriteMany" {
+				old := promised(t, namespace, 1)
+				expectReplaced(t, namespace, &old, 1)
+				return
+			}
+			watch(t, namespace, 1)
+			err := evict(t.Context(), &pods(t, namespace)[0])
+			expectRefused(t, "the eviction", err)
+			if !strings.Contains(fmt.Sprint(err), "no new pod is made first, because only one pod, or the pods of one node, may write volume claim data") {
+				t.Errorf("got %v", err)
+			}
+			nothingLeft(t, namespace, 1)
+		})
+	}
+}
+
+// TestAPodOfTwoBudgetsIsReplacedFirst: one budget selects the pods, and the other names their Deployment. Neither has room.
+func TestAPodOfTwoBudgetsIsReplacedFirst(t *testing.T) {
+	namespace := web(t, 2, "maxUnavailable: 0\n  replaceFirst: {}")
+	second := strings.Replace(fmt.Sprintf(ownBudget, "targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}", "minAvailable: 2\n  replaceFirst: {}"), "name: web}\nspec", "name: second}\nspec", 1)
+	apply(t, namespace, second)
+	waitFor(t, "the second budget", func(ctx context.Context) (string, error) {
+		b := &v1beta1.PodUnavailableBudget{}
+		err := berth.client().Get(ctx, types.NamespacedName{Namespace: namespace, Name: "second"}, b)
+		return map[bool]string{false: fmt.Sprintf("%+v", b.Status)}[b.Status.CurrentAvailable == 2], err
+	})
+	old := promised(t, namespace, 2)
+	expectReplaced(t, namespace, &old, 2)
+}
+
+// TestASubsetWithoutRoomHasANewPodMadeFirst: the pods of two zones are of one Deployment, and no pod of a zone may be unavailable.
+func TestASubsetWithoutRoomHasANewPodMadeFirst(t *testing.T) {
+	inZones(t, "a", "b")
+	namespace := newNamespace(t)
+	apply(t, namespace, fmt.Sprintf(pub, "perSubset: {label: topology.kubernetes.io/zone, maxUnavailable: 0}\n  replaceFirst: {}")+twoZones)
+	inForce(t, namespace, 4)
+	old := promised(t, namespace, 4)
+	expectReplaced(t, namespace, &old, 4)
 }
 
 // TestWhoMayHandAPodOver tries what Berth's account must not do to pods.

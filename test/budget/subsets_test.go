@@ -193,12 +193,8 @@ func TestNoStormTakesPodsOfTwoZones(t *testing.T) {
 	}
 }
 
-// TestTheZoneOfANodeIsASubset: the API server copies the zone of the node to the pod. The pods are of one workload.
-func TestTheZoneOfANodeIsASubset(t *testing.T) {
-	harness.Long(t)
-	nodes := inZones(t, "a", "b")
-	namespace := newNamespace(t)
-	spread := `
+// twoZones has two pods in each of the zones a and b.
+const twoZones = `
 ---
 apiVersion: apps/v1
 kind: Deployment
@@ -213,7 +209,13 @@ spec:
       topologySpreadConstraints: [{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: web}}}]
       containers: [{name: main, image: "web:1"}]
 `
-	apply(t, namespace, fmt.Sprintf(pub, "perSubset: {label: topology.kubernetes.io/zone, maxUnavailable: 1, oneAtATime: true}")+spread)
+
+// TestTheZoneOfANodeIsASubset: the API server copies the zone of the node to the pod. The pods are of one workload.
+func TestTheZoneOfANodeIsASubset(t *testing.T) {
+	harness.Long(t)
+	nodes := inZones(t, "a", "b")
+	namespace := newNamespace(t)
+	apply(t, namespace, fmt.Sprintf(pub, "perSubset: {label: topology.kubernetes.io/zone, maxUnavailable: 1, oneAtATime: true}")+twoZones)
 	inForce(t, namespace, 4)
 	noReplacements(t)
 	of := map[string][]corev1.Pod{}
