@@ -197,7 +197,9 @@ func (l *Ledger) admit(e *entry, candidate subset.Candidate, closed subset.Mask)
 		l.dequeue(e)
 		freed := l.setSlots(e, name, e.uncertain)
 		d.fresh = true
-		l.wakeNext(a, e.scope)
+		if freed != 0 { // whoever was woken for a slot that is taken now takes another one, or none
+			l.wakeNext(a, e.scope)
+		}
 		l.wakeExhausted(a, e.scope, freed)
 	}
 	return Answer{Decision: d}
@@ -235,7 +237,7 @@ func (l *Ledger) answer(e *entry, answer Answer) {
 	a := e.account
 	l.effects.Answer = answer
 	e.stays = false
-	wasWokenForSlot := e.wokenForSlot != noSlot
+	wasWoken := e.woken
 	l.unwake(e)
 	l.startProbe(e)
 	l.dequeue(e)
@@ -255,13 +257,13 @@ func (l *Ledger) answer(e *entry, answer Answer) {
 			l.passProbe(probed) // the others do not wait for a node any more either, and their messages should say so
 		}
 		if answer.retries {
-			l.tryAgainLater(e.place.list)
+			l.tryAgainLater(e.list)
 		}
 		if !a.announced && (e.wait == ForAnyNode || answer.Reason == v1beta1.ReasonSubsetsFull) {
 			a.announced, l.effects.Announce = true, true
 		}
 	}
-	if wasWokenForSlot && e.wait != ForNews {
+	if took := answer.Decision != nil && answer.Decision.fresh; wasWoken && !took && e.wait != ForNews {
 		l.wakeNext(a, e.scope) // if the slot for which it was woken is still free, the pod could not use it
 	}
 }

@@ -15,11 +15,11 @@ func (ev NodeFound) apply(l *Ledger) {
 	a := e.account
 	l.setStage(e, Reserved)
 	d.Ordinal = a.tally.Kept(e.scope).At(d.Subset)
-	wasWokenForSlot, probed := e.wokenForSlot != noSlot, e.probeOf
+	wasWoken, probed := e.woken, e.probeOf
 	l.unwake(e)
 	l.dequeue(e)
 	e.probeOf, e.nominated = nil, false
-	if wasWokenForSlot {
+	if wasWoken {
 		l.wakeNext(a, e.scope) // it was woken in the middle of this cycle, and takes no other slot
 	}
 	l.passProbe(probed)

@@ -48,10 +48,10 @@ func canonical(l *Ledger, now time.Time) string {
 		}
 		if s := e.search; s != nil {
 			rank, _ := slices.BinarySearch(orders, s.order)
-			fmt.Fprintf(&b, " #%d waits %d, woken for %d, overdue %t, tried %b, preempted %b, lent %t, nominated %t, stays %t, asked %d, news by %s", rank, s.wait, s.wokenForSlot,
+			fmt.Fprintf(&b, " #%d waits %d, woken %t, overdue %t, tried %b, preempted %b, lent %t, nominated %t, stays %t, asked %d, news by %s", rank, s.wait, s.woken,
 				s.overdue, s.tried, s.preempted, s.lent, s.nominated, s.stays, s.asked, when(s.newsBy))
-			if s.place.list != nil {
-				fmt.Fprintf(&b, ", listed in %v of %v", s.place.queue, s.place.list.class)
+			if s.list != nil {
+				fmt.Fprintf(&b, ", listed in %v", s.list.class)
 			}
 			if s.probeOf != nil {
 				fmt.Fprintf(&b, ", probe of %v", s.probeOf.class)
@@ -106,9 +106,6 @@ func canonicalAccount(a *account, now time.Time, when func(time.Time) string) st
 		fmt.Fprintf(&b, " skip %t %s", now.Before(until), when(until))
 	}
 	var lists []string
-	for _, w := range a.waiting {
-		lists = append(lists, fmt.Sprintf("%v woken %d %v", w.class, w.woken, w.wokenFor))
-	}
 	for _, w := range a.exhausted {
 		lists = append(lists, fmt.Sprintf("%v probes %d, %s %s", w.class, w.probes, w.backoff, when(w.retryAt)))
 	}
@@ -122,10 +119,10 @@ func TestCanonicalKnowsEveryField(t *testing.T) {
 	for of, want := range map[reflect.Type]string{
 		reflect.TypeFor[Ledger](): "observation pods owners accounts byName perNamespace nodes unclassified ended unresolved lowest order timers counts change served now effects",
 		reflect.TypeFor[entry]():  "pod owner account scope stage ending slot uncertain record search",
-		reflect.TypeFor[search](): "order wait place wokenForSlot overdue probeOf own shape tried preempted lent nominated stays failing unbindable asked newsBy timer",
+		reflect.TypeFor[search](): "order wait list woken overdue probeOf own shape tried preempted lent nominated stays failing unbindable asked newsBy timer",
 		reflect.TypeFor[account](): "workload spreads dividing members live read ordinals policy invalid plan replicasKnown replicas ahead tally metadata waiting exhausted " +
 			"skipUntil announced",
-		reflect.TypeFor[waitlist]():      "account class queues subsets woken wokenFor exhausted probes backoff retryAt",
+		reflect.TypeFor[waitlist]():      "account class pods exhausted probes backoff retryAt",
 		reflect.TypeFor[owner]():         "ownerID object seen parent children pods",
 		reflect.TypeFor[uncertainBind](): "slot until",
 		reflect.TypeFor[timer]():         "at pod list pos",

@@ -91,9 +91,10 @@ type search struct {
 	// order of the pod. The pod with the lower order is served first.
 	order uint64
 	wait  Wait
-	place place
-	// wokenForSlot is the subset for whose free slot the pod was woken, or anySlot, or noSlot if it was not woken for a slot.
-	wokenForSlot int
+	// list is the waitlist that the pod is in. Nil if it is in none.
+	list *waitlist
+	// woken is true from when the pod was woken until its cycle.
+	woken bool
 	// overdue is true if an Audit has found the pod woken and without a cycle.
 	overdue bool
 	// probeOf is the waitlist of exhausted pods that this pod has left in order to be tried for all of them.
@@ -119,11 +120,6 @@ type search struct {
 	// timer wakes the pod at a time. Nil means never.
 	timer *timer
 }
-
-const (
-	anySlot = -1
-	noSlot  = -2
-)
 
 func (e *entry) policy() *subset.Policy {
 	if e.account == nil {
@@ -164,7 +160,7 @@ func (e *entry) differsBy(pod *corev1.Pod) bool {
 // add makes the entry of a pod.
 func (l *Ledger) add(pod *corev1.Pod, owner *owner) *entry {
 	l.order++
-	e := &entry{pod: pod, owner: owner, search: &search{order: l.order, wokenForSlot: noSlot}}
+	e := &entry{pod: pod, owner: owner, search: &search{order: l.order}}
 	if pod.Spec.NodeName == "" {
 		e.own = subset.OwnTolerations(pod) // nobody needs it for a pod on its node
 	}
@@ -303,7 +299,7 @@ func (l *Ledger) joinAccount(e *entry, a *account) {
 
 // beginAgain forgets what the pod has tried.
 func (s *search) beginAgain() {
-	s.wait, s.wokenForSlot, s.place, s.probeOf, s.overdue = ForCycle, noSlot, place{}, nil, false
+	s.wait, s.woken, s.list, s.probeOf, s.overdue = ForCycle, false, nil, nil, false
 	s.tried, s.preempted, s.lent, s.nominated, s.stays, s.failing, s.unbindable = 0, 0, false, false, false, failing{}, 0
 }
 
@@ -325,14 +321,16 @@ func (l *Ledger) confirmBound(e *entry) {
 		e.record, e.slot, e.uncertain, e.search = subset.RecordOf(e.pod), "", nil, nil
 		return
 	}
+	wasWoken, probed := e.woken, e.probeOf
 	l.unwake(e)
 	l.dequeue(e)
-	probed := e.probeOf
 	l.setStage(e, Bound)
 	e.record, e.search = subset.RecordOf(e.pod), nil
 	before := e.holds()
 	freed := l.setSlots(e, l.classify(e), nil)
-	l.wakeNext(a, e.scope)
+	if wasWoken || freed != 0 {
+		l.wakeNext(a, e.scope)
+	}
 	l.wakeExhausted(a, e.scope, freed)
 	l.wakeUnplaced(a, e.scope, e.holds()&^before)
 	l.passProbe(probed)

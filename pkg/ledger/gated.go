@@ -21,7 +21,9 @@ func (l *Ledger) claimPick(e *entry) {
 	if picked == subset.None || picked == e.index() {
 		return
 	}
-	l.dequeue(e)
+	if !e.woken {
+		l.dequeue(e)
+	}
 	l.setStage(e, Claimed)
 	freed := l.setSlots(e, a.policy.Subsets[picked].Name, e.uncertain)
 	e.tried, e.preempted, e.unbindable, e.lent, e.nominated = 0, 0, 0, false, false

@@ -208,14 +208,18 @@ func slotHistory(t rapid.TB, h *worlds.History) {
 		}
 		for _, pod := range pods {
 			e := w.ledger.pods[pod.UID]
-			if !told[pod.UID] || e.search == nil || e.place.list == nil {
+			if !told[pod.UID] || e.search == nil || e.list == nil || e.woken {
 				continue
 			}
-			candidate, free, onTheirWay := w.ledger.candidate(e), 0, e.place.list.woken
-			for i, n := range e.place.list.wokenFor {
-				onTheirWay -= n
+			candidate, free, onTheirWay := w.ledger.candidate(e), 0, 0
+			for _, other := range e.list.pods {
+				if c := w.ledger.candidate(other); other.woken && (!candidate.Admitted || !c.Admitted || c.Within == candidate.Within) {
+					onTheirWay++
+				}
+			}
+			for i := range quota {
 				if !candidate.Admitted || candidate.Within == i {
-					free += max(int(quota[i]-counted[e.scope][i])-n, 0)
+					free += max(int(quota[i]-counted[e.scope][i]), 0)
 				}
 			}
 			if free > onTheirWay {

@@ -578,11 +578,11 @@ func (s *storm) check() {
 		if (e.search == nil) != (e.stage == Bound) {
 			s.fatalf("%s is %s and has search %v", uid, e.stage, e.search)
 		}
-		if e.stage > Claimed && e.search != nil && e.place.list != nil {
+		if e.stage > Claimed && e.search != nil && e.list != nil {
 			s.fatalf("%s is %s and waits in a list", uid, e.stage)
 		}
 		if e.account == nil {
-			if e.search != nil && (e.place.list != nil || e.probeOf != nil || e.wokenForSlot != noSlot) {
+			if e.search != nil && (e.list != nil || e.probeOf != nil || e.woken) {
 				s.fatalf("%s has no account and stands somewhere", uid)
 			}
 			continue
@@ -623,7 +623,7 @@ func (s *storm) check() {
 			continue
 		}
 		tally, firm := a.policy.NewTally(), a.policy.NewTally()
-		woken, probes := map[string]int{}, map[*waitlist]int{}
+		probes := map[*waitlist]int{}
 		live := map[types.UID]int32{}
 		for _, e := range a.members {
 			for i := range a.policy.Subsets {
@@ -642,8 +642,8 @@ func (s *storm) check() {
 			if in, _ := a.policy.RecordedIn(e.record, a.active().Name); e.ending && a.policy.CountsEnding && in != subset.None && !e.holds().Has(in) {
 				s.fatalf("%s has its slot until it is gone, and holds %v", e.pod.Name, e.holds())
 			}
-			if e.search != nil && e.wokenForSlot != noSlot {
-				woken[e.scope]++
+			if e.search != nil && e.woken && e.list != a.waiting[e.scope] {
+				s.fatalf("%s was woken and is in no waitlist", e.pod.UID)
 			}
 			if e.search != nil && e.probeOf != nil {
 				probes[e.probeOf]++
@@ -664,16 +664,12 @@ func (s *storm) check() {
 			}
 		}
 		for scope, w := range a.waiting {
-			n := w.woken
-			for _, q := range w.queues {
-				n += len(q)
-			}
-			if w.woken != woken[scope] || n == 0 {
-				s.fatalf("waitlist of %s: %d woken, want %d; %d in all", scope, w.woken, woken[scope], n)
+			if len(w.pods) == 0 || !slices.IsSortedFunc(w.pods, byOrder) {
+				s.fatalf("waitlist of %s is empty or not in order", scope)
 			}
 		}
 		for _, w := range a.exhausted {
-			if w.probes != probes[w] || w.probes+len(w.queues[0]) == 0 {
+			if w.probes != probes[w] || w.probes+len(w.pods) == 0 {
 				s.fatalf("waitlist of %s: %d probes, want %d", w.class.scope, w.probes, probes[w])
 			}
 		}
@@ -743,7 +739,7 @@ func (s *storm) describe(e *entry) string {
 		for uid, m := range e.account.members {
 			text += fmt.Sprintf("\n  %s scope %q stage %s slot %q uncertain %v", uid, m.scope, m.stage, m.slot, m.uncertain)
 			if m.search != nil {
-				text += fmt.Sprintf(" wait %d wokenForSlot %d listed %t probe %t tried %b", m.wait, m.wokenForSlot, m.place.list != nil, m.probeOf != nil, m.tried)
+				text += fmt.Sprintf(" wait %d woken %t listed %t probe %t tried %b", m.wait, m.woken, m.list != nil, m.probeOf != nil, m.tried)
 			}
 		}
 		text += fmt.Sprintf("\n  %+v", e.account.active().Spec.ScheduleStrategy)

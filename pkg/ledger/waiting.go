@@ -1,27 +1,21 @@
 package ledger
 
 import (
-	"container/heap"
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// waitlist holds the pods of a quota scope that wait for a free slot, or the exhausted pods of one class. The pod that came first is served first.
-//
-// The waitlist of a quota scope has several queues. First, for each subset, the pods that have claimed it and would take an earlier one. Then the
-// pods for which no subset had room. Then, for each subset, the early-bound pods that can use only that subset. Last come the strays: pods of a
-// StatefulSet that have a claim elsewhere than in their home. A waitlist of exhausted pods has one queue.
+// waitlist holds the pods of a quota scope that would take a slot that comes free, and those that were woken; or the exhausted pods of one class. The pod that
+// came first is served first.
 type waitlist struct {
 	account *account
 	class   podClass
-	queues  []queue
-	subsets int
-	// woken is how many pods were woken that have neither had their cycle, nor found a node, nor passed on their turn. wokenFor counts, by subset,
-	// those of them that can use only that subset.
-	woken    int
-	wokenFor []int
+	// pods in the order in which they came.
+	pods []*entry
 
 	// exhausted is true for a waitlist of exhausted pods. probes is how many of them have left it to be tried.
 	exhausted bool
@@ -35,139 +29,75 @@ type waitlist struct {
 // scope has no shape.
 type podClass struct{ scope, shape string }
 
-// place is the position of a pod in a waitlist.
-type place struct {
-	list  *waitlist
-	queue int
-	pos   int
+func byOrder(a, b *entry) int { return cmp.Compare(a.order, b.order) }
+
+func (w *waitlist) add(e *entry) {
+	at, _ := slices.BinarySearchFunc(w.pods, e, byOrder)
+	w.pods, e.list = slices.Insert(w.pods, at, e), w
 }
 
-type queue []*entry
-
-func (q queue) Len() int           { return len(q) }
-func (q queue) Less(i, j int) bool { return q[i].order < q[j].order }
-func (q queue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].place.pos, q[j].place.pos = i, j
-}
-func (q *queue) Push(x any) {
-	e := x.(*entry)
-	e.place.pos = len(*q)
-	*q = append(*q, e)
-}
-func (q *queue) Pop() any {
-	last := len(*q) - 1
-	e := (*q)[last]
-	(*q)[last] = nil
-	*q = (*q)[:last]
-	return e
-}
-
-// strays is the last queue.
-func (w *waitlist) strays() int { return 2*w.subsets + 1 }
-
-// next is the oldest pod that would take a slot of the subset, or nil. It considers the queues after queue behind, and the pods that can use only this
-// subset.
-func (w *waitlist) next(index, behind int) (oldest *entry) {
-	consider := func(queue int) {
-		if len(w.queues[queue]) > 0 && (oldest == nil || w.queues[queue][0].order < oldest.order) {
-			oldest = w.queues[queue][0]
-		}
+// line is the waitlist of a quota scope.
+func (a *account) line(scope string) *waitlist {
+	w := a.waiting[scope]
+	if w == nil {
+		w = &waitlist{account: a, class: podClass{scope: scope}}
+		a.waiting[scope] = w
 	}
-	for queue := behind + 1; queue <= w.subsets; queue++ {
-		consider(queue)
-	}
-	consider(w.subsets + 1 + index)
-	return oldest
+	return w
 }
 
-// nextOrStray is next with the strays that would rather be in the subset.
-func (w *waitlist) nextOrStray(l *Ledger, index, behind int) *entry {
-	oldest := w.next(index, behind)
-	for _, e := range w.queues[w.strays()] {
-		if (oldest == nil || e.order < oldest.order) && l.ratherIn(e, index) {
-			oldest = e
-		}
-	}
-	return oldest
-}
-
-// ratherIn is true if the pod would give up its claim for a slot of the subset.
-func (l *Ledger) ratherIn(e *entry, index int) bool {
-	a, claim := e.account, e.index()
-	if len(a.spreads) == 0 {
-		return false // the account is being dropped, and that wakes all of its pods
-	}
-	return index != claim && a.policy.Next(&a.plan, a.tally.Kept(e.scope), l.candidate(e), ^subset.Mask(0).With(index).With(claim)) == index
-}
-
-// enqueue puts a claimed or waiting pod into its waitlist. It does nothing for a pod that is in one. It does nothing either for an early-bound pod
-// that has its claim or was let go: no other slot is of use to it.
+// enqueue puts a claimed or waiting pod into its waitlist. It does nothing for a pod that is in one, or to which no other slot is of use.
 func (l *Ledger) enqueue(e *entry) {
 	a := e.account
-	if e.place.list != nil || a == nil || a.policy == nil || e.wait == ForNews {
+	if e.list != nil || a == nil || a.policy == nil || e.wait == ForNews {
 		return
 	}
-	if e.wait == ForAnyNode {
-		k := e.class()
-		w := a.exhausted[k]
-		if w == nil {
-			w = &waitlist{account: a, class: k, queues: make([]queue, 1), exhausted: true}
-			a.exhausted[k] = w
+	if e.wait != ForAnyNode {
+		if !l.isContent(e) {
+			a.line(e.scope).add(e)
 		}
-		e.place = place{list: w}
-		heap.Push(&w.queues[0], e)
-		l.endProbe(e)
 		return
 	}
-	n := len(a.policy.Subsets)
-	at, claim := n, e.index()
-	if within, early := a.policy.AdmittedTo(subset.AdmittedOf(e.pod), a.active().Name); early {
-		if claim != subset.None || within == subset.None {
-			return
-		}
-		at = n + 1 + within
-	} else if claim != subset.None {
-		if l.nominatedTo(e).Has(claim) {
-			return // it stays there, and would be woken for an earlier slot again and again
-		}
-		at = claim
-	}
-	if home, known := a.policy.SubsetAt(&a.plan, e.position()); known && at <= n {
-		switch {
-		case home == subset.None && (claim != subset.None || a.policy.WhenFull == v1beta1.WhenFullSchedule), home != subset.None && home == claim:
-			return // no other slot is better
-		case claim != subset.None:
-			at = 2*n + 1
-		}
-	}
-	w := a.waiting[e.scope]
+	k := e.class()
+	w := a.exhausted[k]
 	if w == nil {
-		w = &waitlist{account: a, class: podClass{scope: e.scope}, queues: make([]queue, 2*n+2), subsets: n, wokenFor: make([]int, n)}
-		a.waiting[e.scope] = w
+		w = &waitlist{account: a, class: k, exhausted: true}
+		a.exhausted[k] = w
 	}
-	e.place = place{list: w, queue: at}
-	heap.Push(&w.queues[at], e)
+	w.add(e)
+	l.endProbe(e)
+}
+
+// isContent is true for a pod that would take no other slot: an early-bound pod that has its claim or was let go, a pod that is nominated to a node where it has its claim, and a
+// pod of a StatefulSet at home.
+func (l *Ledger) isContent(e *entry) bool {
+	a, claim := e.account, e.index()
+	if within, early := a.policy.AdmittedTo(subset.AdmittedOf(e.pod), a.active().Name); early {
+		return claim != subset.None || within == subset.None
+	}
+	if claim != subset.None && l.nominatedTo(e).Has(claim) {
+		return true // it would be woken for an earlier slot again and again
+	}
+	home, known := a.policy.SubsetAt(&a.plan, e.position())
+	if known && home == subset.None {
+		return claim != subset.None || a.policy.WhenFull == v1beta1.WhenFullSchedule
+	}
+	return known && home == claim
 }
 
 // dequeue removes a pod from its waitlist, if it is in one.
 func (l *Ledger) dequeue(e *entry) {
-	if w := e.place.list; w != nil {
-		heap.Remove(&w.queues[e.place.queue], e.place.pos)
-		e.place = place{}
+	if w := e.list; w != nil {
+		at, _ := slices.BinarySearchFunc(w.pods, e, byOrder)
+		w.pods, e.list = slices.Delete(w.pods, at, at+1), nil
 		w.forgetIfEmpty()
 	}
 }
 
 // forgetIfEmpty drops a waitlist without pods, so that old revisions leave nothing behind.
 func (w *waitlist) forgetIfEmpty() {
-	if w.woken > 0 || w.probes > 0 {
+	if len(w.pods) > 0 || w.probes > 0 {
 		return
-	}
-	for _, q := range w.queues {
-		if len(q) > 0 {
-			return
-		}
 	}
 	switch a := w.account; {
 	case !w.exhausted && a.waiting[w.class.scope] == w:
@@ -177,24 +107,19 @@ func (w *waitlist) forgetIfEmpty() {
 	}
 }
 
-// wake has the pod tried soon. The pod leaves its waitlist until that cycle.
+// wake has the pod tried soon. Until its cycle a slot is kept for it, if there is one that it would take.
 func (l *Ledger) wake(e *entry) {
 	if e.stage > Claimed {
 		return
 	}
 	l.endWaitForNews(e)
-	if e.account == nil {
-		// no slot is meant for it
-	} else if w := e.account.waiting[e.scope]; w != nil && e.wokenForSlot == noSlot {
-		e.wokenForSlot = anySlot
-		w.woken++
-		if e.place.list == w && e.place.queue > w.subsets && e.place.queue < w.strays() {
-			e.wokenForSlot = e.place.queue - w.subsets - 1
-			w.wokenFor[e.wokenForSlot]++
+	l.startProbe(e)
+	if a := e.account; a != nil && a.policy != nil {
+		e.woken = true
+		if e.list == nil {
+			a.line(e.scope).add(e)
 		}
 	}
-	l.startProbe(e)
-	l.dequeue(e)
 	if e.wait != ForNextSubset {
 		e.wait = ForCycle
 	}
@@ -204,29 +129,22 @@ func (l *Ledger) wake(e *entry) {
 // unwake records that a woken pod has its cycle, or that no slot is meant for it any more.
 func (l *Ledger) unwake(e *entry) {
 	e.overdue = false
-	if e.wokenForSlot == noSlot {
-		return
+	if e.woken {
+		e.woken = false
+		l.dequeue(e)
 	}
-	if w := e.account.waiting[e.scope]; w != nil {
-		w.woken--
-		if e.wokenForSlot != anySlot {
-			w.wokenFor[e.wokenForSlot]--
-		}
-		w.forgetIfEmpty()
-	}
-	e.wokenForSlot = noSlot
 }
 
 // wakeFirst wakes the pod of a waitlist of exhausted pods that has waited longest.
 func (l *Ledger) wakeFirst(w *waitlist) {
-	if len(w.queues[0]) > 0 {
-		l.wake(w.queues[0][0])
+	if len(w.pods) > 0 {
+		l.wake(w.pods[0])
 	}
 }
 
 // startProbe removes an exhausted pod from its waitlist. It is tried for all pods of its class.
 func (l *Ledger) startProbe(e *entry) {
-	if w := e.place.list; w != nil && w.exhausted {
+	if w := e.list; w != nil && w.exhausted {
 		w.probes++
 		e.probeOf = w
 		l.dequeue(e)
@@ -252,64 +170,78 @@ func (l *Ledger) passProbe(w *waitlist) {
 	}
 }
 
-// wakeNext wakes the pods that wait for free slots: the oldest first, and no more than there are slots, including those woken before that have had no
-// cycle yet. No pod waits for a slot of a subset without limit. It returns how many pods it woke.
+// wakeNext wakes the pods that wait for free slots: the oldest first, and no more than there are slots. Each pod in front, also one that was woken before and has had no cycle yet,
+// keeps the slot that it would take. It returns how many pods it woke.
 //
 // With strategy Adaptive a pod that has a claim in a later subset does not need a free slot: it skipped the earlier subset because no node fit. It is
 // woken when a pod leaves that subset; see wakeBehind. With shares or minimums the pod is where it belongs, and the slot is for the pod that the workload
 // makes in place of the one that ended.
 func (l *Ledger) wakeNext(a *account, scope string) (woken int) {
 	w := a.waiting[scope]
-	if w == nil || a.policy == nil {
+	if w == nil || a.policy == nil || len(a.spreads) == 0 { // without spreads the account is being dropped, and that wakes all of its pods
 		return 0
 	}
-	kept := a.tally.Kept(scope)
-	// Pods that were woken for any subset take the first free slots.
-	anywhere := w.woken
-	for _, n := range w.wokenFor {
-		anywhere -= n
-	}
+	kept, free := make(subset.Counts, len(a.plan.Quota)), int32(0)
+	copy(kept, a.tally.Kept(scope))
 	for i, quota := range a.plan.Quota {
-		free := subset.Free(quota, kept.At(i))
-		if free == subset.NoLimit {
+		free += max(subset.Free(quota, kept[i]), 0) // no pod waits for a slot of a subset without limit
+	}
+	for _, e := range w.pods {
+		if free <= 0 {
+			break
+		}
+		to := l.wouldTake(e, kept)
+		if to == subset.None {
 			continue
 		}
-		slots := max(int(free)-w.wokenFor[i], 0)
-		taken := min(slots, anywhere)
-		anywhere -= taken
-		behind := i
-		if a.isAdaptive() || a.policy.IsRanked() {
-			behind = w.subsets - 1
+		kept[to]++
+		if a.plan.Quota[to] != subset.NoLimit {
+			free--
 		}
-		for range slots - taken {
-			next := w.next(i, behind)
-			if !a.isAdaptive() {
-				next = w.nextOrStray(l, i, behind)
-			}
-			if next == nil {
-				break
-			}
-			l.wake(next)
+		if !e.woken {
+			l.wake(e)
 			woken++
 		}
 	}
 	return woken
 }
 
+// wouldTake is the subset of which a pod takes a slot if it is tried, or subset.None if it stays where it is.
+func (l *Ledger) wouldTake(e *entry, kept subset.Counts) int {
+	a, claim := e.account, e.index()
+	if claim != subset.None && !e.woken && a.isAdaptive() {
+		return subset.None
+	}
+	c := l.candidate(e)
+	if claim != subset.None && !e.woken && a.policy.IsRanked() && !c.HasHome {
+		return subset.None
+	}
+	if to := a.policy.Admit(&a.plan, kept, c).Subset; to != claim {
+		return to
+	}
+	return subset.None
+}
+
 func (a *account) isAdaptive() bool { return a.policy.Strategy == v1beta1.AdaptiveScheduleStrategy }
 
-// wakeBehind wakes the oldest pod of strategy Adaptive with a claim in a subset after those that a pod has left.
+// wakeBehind wakes the oldest pod of strategy Adaptive that may go to a subset that a pod has left: it has a claim in a later one.
 func (l *Ledger) wakeBehind(a *account, scope string, left subset.Mask) {
 	w := a.waiting[scope]
-	if w == nil || a.policy == nil || !a.isAdaptive() {
+	if w == nil || a.policy == nil || !a.isAdaptive() || len(a.spreads) == 0 {
 		return
 	}
-	behind := left.First()
-	if a.policy.IsRanked() {
-		behind = -1 // the pod may have skipped it for a subset in front of it
-	}
-	if next := w.nextOrStray(l, left.First(), behind); next != nil {
-		l.wake(next)
+	to, kept := left.First(), a.tally.Kept(scope)
+	for _, e := range w.pods {
+		c, claim := l.candidate(e), e.index()
+		// With shares or minimums the pod may have skipped the subset for one in front of it.
+		behind := claim == subset.None || claim > to || a.policy.IsRanked() && claim != to
+		if c.HasHome {
+			behind = a.policy.Next(&a.plan, kept, c, ^subset.Mask(0).With(to).With(claim)) == to
+		}
+		if !e.woken && behind && (!c.Admitted || c.Within == to) && a.policy.HasRoom(&a.plan, kept, to, c) {
+			l.wake(e)
+			return
+		}
 	}
 }
 
@@ -349,19 +281,19 @@ func (ev PodRefused) apply(l *Ledger) {
 
 // isOnItsWay is true if a slot is meant for the pod in its next cycle, or if the pod is a probe of its class.
 func (e *entry) isOnItsWay() bool {
-	return e.search != nil && e.account != nil && (e.wokenForSlot != noSlot || e.probeOf != nil && e.stage == Waiting && e.place.list == nil)
+	return e.search != nil && e.account != nil && (e.woken || e.probeOf != nil && e.stage == Waiting && e.list == nil)
 }
 
 // passTurn gives the turn of a pod to the next pod. The pod joins no waitlist before it has asked for a subset again: otherwise it would be woken
 // first for the next slot as well. Whatever keeps it from asking wakes it when that ends.
 func (l *Ledger) passTurn(e *entry) {
-	wasWokenForSlot, probed := e.wokenForSlot != noSlot, e.probeOf
+	wasWoken, probed := e.woken, e.probeOf
 	l.unwake(e)
 	e.probeOf = nil
 	if e.wait == ForNextSubset {
 		e.wait = ForCycle
 	}
-	if wasWokenForSlot {
+	if wasWoken {
 		l.wakeNext(e.account, e.scope)
 	}
 	l.passProbe(probed)
@@ -376,7 +308,10 @@ func (ev ClusterChanged) apply(l *Ledger) {
 		l.change = ev.Change
 		clear(l.served)
 	}
-	w := e.place.list // nil if it is tried in any case
+	w := e.list
+	if w != nil && !w.exhausted {
+		w = nil // it is tried in any case
+	}
 	if w != nil && l.served[w] || !e.isConcerned(ev) {
 		return
 	}

@@ -61,9 +61,9 @@ func TestAWokenPodThatTakesNoSlotPassesItOn(t *testing.T) {
 	w.expectAwake("in-b")
 	w.expectChoice(w.pod("quick"), "a") // before the pod that was woken for the slot
 	w.delete(inC)
-	w.awake = nil
+	w.expectAwake("waits") // in-b would not leave b for c
 	w.expectChoice(inB, "b")
-	w.expectAwake("waits")
+	w.expectAwake()
 	w.expectChoice(waits, "c")
 }
 
@@ -84,6 +84,7 @@ func TestAPodThatIsWokenWhileItFindsANodePassesItsSlotOn(t *testing.T) {
 	w.expectAwake("waits") // it need not wait until in-b is through Permit and PreBind
 	w.expectKept("a=0 b=1")
 	w.unreserve(inB)
+	w.expectAwake("in-b")
 	w.expectChoice(inB, "a") // before the pod that was woken for the slot, which gets the slot that in-b had
 	w.expectAwake()
 	w.expectChoice(waits, "b")
