@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -59,10 +60,12 @@ func (s *Snapshot) Replacement(pod *corev1.Pod, policy *subset.Policy, spread st
 			if template == nil {
 				return nil, errors.New("its template is not known")
 			}
-			bare, err := policy.Subsets[from].Patch.TakeFrom(made, podFrom(template, pod.Namespace))
+			bare := podFrom(template, pod.Namespace)
+			patched, err := policy.Subsets[from].Patch.Apply(bare)
 			if err != nil {
 				return nil, err
 			}
+			keepOthers(bare, made, patched)
 			made = bare
 		}
 		note := v1beta1.AdmittedSubset{Name: spread}
@@ -87,6 +90,45 @@ func (s *Snapshot) Replacement(pod *corev1.Pod, policy *subset.Policy, spread st
 	}
 	constraints.AddTo(made)
 	return made, nil
+}
+
+// keepOthers adds to a pod of the template what others have added to a pod that exists: what the template with the patch of its subset does not have.
+func keepOthers(bare, pod, patched *corev1.Pod) {
+	labels := bare.Labels
+	bare.ObjectMeta = pod.ObjectMeta
+	bare.Labels = others(labels, pod.Labels, patched.Labels)
+	spec, is, had := &bare.Spec, &pod.Spec, &patched.Spec
+	spec.NodeSelector = others(spec.NodeSelector, is.NodeSelector, had.NodeSelector)
+	container := func(c corev1.Container) string { return c.Name }
+	spec.Containers = append(spec.Containers, without(is.Containers, had.Containers, container)...)
+	spec.InitContainers = append(spec.InitContainers, without(is.InitContainers, had.InitContainers, container)...)
+	spec.Volumes = append(spec.Volumes, without(is.Volumes, had.Volumes, func(v corev1.Volume) string { return v.Name })...)
+	spec.Tolerations = append(spec.Tolerations, without(is.Tolerations, had.Tolerations, func(t corev1.Toleration) string { return fmt.Sprint(t.Key, t.Operator, t.Value, t.Effect) })...)
+	spec.Priority, spec.Overhead = is.Priority, is.Overhead // BindEarly clears them if the patch of the other subset changes their classes
+}
+
+// others are own, with those of all that had lacks.
+func others(own, all, had map[string]string) map[string]string {
+	kept := maps.Clone(all)
+	maps.DeleteFunc(kept, func(key, _ string) bool {
+		_, found := had[key]
+		return found
+	})
+	if kept == nil {
+		return own
+	}
+	maps.Copy(kept, own)
+	return kept
+}
+
+// without are those of all whose key none in had has.
+func without[T any](all, had []T, key func(T) string) (left []T) {
+	for _, one := range all {
+		if !slices.ContainsFunc(had, func(other T) bool { return key(other) == key(one) }) {
+			left = append(left, one)
+		}
+	}
+	return left
 }
 
 // resizeTo gives containers the amounts that those of the same name have. Others stay: a LimitRange or a webhook has given them, and will again.

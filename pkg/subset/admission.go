@@ -5,10 +5,8 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
@@ -81,75 +79,6 @@ func (p *Policy) BindEarly(pod *corev1.Pod, index int, admitted v1beta1.Admitted
 	bound.Spec.SchedulerName = p.SchedulerOf(pod.Spec.SchedulerName)
 	constraints.AddTo(bound)
 	return bound, nil
-}
-
-// TakeFrom is a copy of a pod that carries the patch, without it. Template is the pod as its workload describes it. What others have added to the
-// pod stays: sidecars, defaults of a LimitRange, volumes of a StatefulSet.
-func (p *Patch) TakeFrom(pod, template *corev1.Pod) (*corev1.Pod, error) {
-	if p == nil {
-		return pod.DeepCopy(), nil
-	}
-	template = withRequests(template)
-	patched, err := p.Apply(template)
-	if err != nil {
-		return nil, err
-	}
-	patched = withRequests(patched)
-	// The tolerations of a pod are one value, which others have added to.
-	own := pod.Spec.Tolerations
-	if added, all := without(patched.Spec.Tolerations, template.Spec.Tolerations); all {
-		own, _ = without(own, added)
-	}
-	patched.Spec.Tolerations = template.Spec.Tolerations
-	with, err := json.Marshal(anchored(patched))
-	if err != nil {
-		return nil, err
-	}
-	bare, err := json.Marshal(anchored(template))
-	if err != nil {
-		return nil, err
-	}
-	back, err := strategicpatch.CreateTwoWayMergePatch(with, bare, corev1.Pod{})
-	if err != nil {
-		return nil, fmt.Errorf("comparing the pod with its template: %w", err)
-	}
-	is, err := json.Marshal(pod)
-	if err != nil {
-		return nil, err
-	}
-	if is, err = strategicpatch.StrategicMergePatch(is, back, corev1.Pod{}); err != nil {
-		return nil, fmt.Errorf("taking the patch from the pod: %w", err)
-	}
-	taken := &corev1.Pod{}
-	if err := json.Unmarshal(is, taken); err != nil {
-		return nil, err
-	}
-	taken.Spec.Tolerations = own
-	return taken, nil
-}
-
-// anchored adds a key to the maps of a copy of a pod that others add keys to. If one of two pods had no such map, their difference would be the map as
-// a whole.
-func anchored(pod *corev1.Pod) *corev1.Pod {
-	const key = "anchor"
-	pod = pod.DeepCopy()
-	for _, of := range []*map[string]string{&pod.Labels, &pod.Annotations, &pod.Spec.NodeSelector} {
-		if *of == nil {
-			*of = map[string]string{}
-		}
-		(*of)[key] = ""
-	}
-	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range containers {
-			for _, of := range []*corev1.ResourceList{&containers[i].Resources.Requests, &containers[i].Resources.Limits} {
-				if *of == nil {
-					*of = corev1.ResourceList{}
-				}
-				(*of)[key] = resource.Quantity{}
-			}
-		}
-	}
-	return pod
 }
 
 // withRequests is a copy of a pod whose containers request what they are limited to, unless they say otherwise, as the API server stores it.

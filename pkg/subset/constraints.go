@@ -262,8 +262,7 @@ func setRequiredTerms(pod *corev1.Pod, terms []corev1.NodeSelectorTerm) {
 }
 
 // and is the product of two lists of terms, each of which is an OR: (a ∨ b) ∧ (s ∨ t) = a∧s ∨ a∧t ∨ b∧s ∨ b∧t. A term of the first list that implies
-// a term of the second is not multiplied: a ∧ (s ∨ t) = a if a implies s. An empty term, which selects no node, is not multiplied either. A list of
-// empty terms only is left to the API server's validation.
+// a term of the second is not multiplied: a ∧ (s ∨ t) = a if a implies s. An empty term, which selects no node, is not multiplied either.
 //
 // narrowed is false if the result is the first list: the second list is empty or adds nothing, or the product is too long.
 func and(own, subsets []corev1.NodeSelectorTerm) (terms []corev1.NodeSelectorTerm, narrowed, tooMany bool) {
@@ -274,10 +273,7 @@ func and(own, subsets []corev1.NodeSelectorTerm) (terms []corev1.NodeSelectorTer
 		return subsets, true, false
 	}
 	for i := range own {
-		if isEmpty(&own[i]) {
-			continue
-		}
-		if slices.ContainsFunc(subsets, func(s corev1.NodeSelectorTerm) bool { return implies(&own[i], &s) }) {
+		if isEmpty(&own[i]) || slices.ContainsFunc(subsets, func(s corev1.NodeSelectorTerm) bool { return implies(&own[i], &s) }) {
 			terms = append(terms, own[i])
 			continue
 		}

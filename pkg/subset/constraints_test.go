@@ -98,7 +98,7 @@ func TestWhatAdmissionAdds(t *testing.T) {
 		"an own term without requirements selects no node, and does not begin to": {
 			subsets: pools,
 			pod:     fmt.Sprintf(required, `{}, {matchExpressions: [{key: arch, operator: Exists}, {key: pool, operator: In, values: [a]}]}, {matchExpressions: [{key: x, operator: Exists}]}`),
-			want: "tolerations: [" + spot + "]\n" + fmt.Sprintf(required, `
+			want: "tolerations: [" + spot + "]\n" + fmt.Sprintf(required, `{},
 				{matchExpressions: [{key: arch, operator: Exists}, {key: pool, operator: In, values: [a]}]},
 				{matchExpressions: [{key: x, operator: Exists}, {key: pool, operator: In, values: [a]}]},
 				{matchExpressions: [{key: x, operator: Exists}, {key: pool, operator: In, values: [b]}]}`),

@@ -71,7 +71,7 @@ func (p *Policy) Open(pod *corev1.Pod, spread string, index int, now time.Time) 
 				added.Tolerations = append(added.Tolerations, *t)
 			}
 		}
-		if terms, narrowed := narrow(requiredTerms(pod), s.term); narrowed {
+		if terms, narrowed, _ := and(requiredTerms(pod), s.Constraints.terms); narrowed { // as many terms as before
 			added.Terms, added.Own = []corev1.NodeSelectorTerm{*s.term}, requiredTerms(pod)
 			setRequiredTerms(&open, terms)
 		}
@@ -90,23 +90,4 @@ func (p *Policy) Open(pod *corev1.Pod, spread string, index int, now time.Time) 
 	annotations[v1beta1.AdmittedAnnotation] = string(pick)
 	open.Annotations = annotations
 	return &open, nil
-}
-
-// narrow adds the requirements of a term to each of the terms, which may be nil. Unlike and, it keeps the number of terms, and those without
-// requirements, which select no node.
-func narrow(own []corev1.NodeSelectorTerm, term *corev1.NodeSelectorTerm) (terms []corev1.NodeSelectorTerm, narrowed bool) {
-	switch {
-	case term == nil:
-		return own, false
-	case own == nil:
-		return []corev1.NodeSelectorTerm{*term}, true
-	}
-	for i := range own {
-		if isEmpty(&own[i]) || implies(&own[i], term) {
-			terms = append(terms, own[i])
-			continue
-		}
-		terms, narrowed = append(terms, join(&own[i], term)), true
-	}
-	return terms, narrowed
 }
