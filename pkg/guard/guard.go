@@ -326,7 +326,7 @@ func (s *store) judge(ctx context.Context, pub *v1beta1.PodUnavailableBudget, co
 	facts := count.Facts
 	facts.Ledger, facts.Replacing = pub.Status.Ledger, pub.Status.Replacing
 	for i := range verdicts {
-		verdicts[i].covers = count.Covers(requests[i].Pod.UID) || policy.Target == nil && isPicked(requests[i].Pod, count)
+		verdicts[i].covers = count.Covers(requests[i].Pod.UID) || policy.Target == nil && count.Selector.Matches(labels.Set(requests[i].Pod.Labels))
 	}
 	trial, binding := sort(count, requests)
 	for _, asked := range []asked{trial, binding} {
@@ -336,8 +336,8 @@ func (s *store) judge(ctx context.Context, pub *v1beta1.PodUnavailableBudget, co
 			}
 		}
 	}
-	for _, index := range trial.index { // each alone: a dry run takes no room from the next
-		one := policy.Decide(facts, trial.take(index), s.now())
+	for i, index := range trial.index { // each alone: a dry run takes no room from the next
+		one := policy.Decide(facts, trial.requests[i:i+1], s.now())
 		verdicts[index].Verdict = one.Verdicts[0]
 		verdicts[index].refusedBy(pub)
 	}
@@ -415,15 +415,6 @@ type asked struct {
 func (a *asked) add(index int, r budget.Request) {
 	a.index = append(a.index, index)
 	a.requests = append(a.requests, r)
-}
-
-func (a *asked) take(index int) []budget.Request {
-	at := slices.Index(a.index, index)
-	return a.requests[at : at+1]
-}
-
-func isPicked(pod *corev1.Pod, count *census.Count) bool {
-	return count.Selector.Matches(labels.Set(pod.Labels))
 }
 
 // sort turns the requests into requests to the model. It leaves out those that do not concern this budget.
