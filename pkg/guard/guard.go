@@ -313,7 +313,6 @@ func (s *store) decideBy(ctx context.Context, known *v1beta1.PodUnavailableBudge
 	}
 	verdicts, err := s.write(ctx, known, decision, verdicts, k)
 	if errors.Is(err, errChanged) {
-		conflicts.Inc()
 		return nil, nil
 	}
 	return verdicts, err

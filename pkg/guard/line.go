@@ -112,7 +112,6 @@ func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 		timedOut := round.Err() != nil
 		cancel()
 		if errors.Is(err, errChanged) {
-			conflicts.Inc()
 			wait(ctx, rand.N(backoff))
 			backoff = min(2*backoff, maxBackoff)
 			k.contested = true

@@ -18,14 +18,10 @@ var (
 		Help:    "Seconds that a decision on an operation took.",
 		Buckets: []float64{.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10},
 	})
-	conflicts = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "berth_budget_conflicts_total",
-		Help: "Rounds of decisions that started again because the budget had changed.",
-	})
 )
 
 func init() {
-	metrics.Registry.MustRegister(decisions, decisionSeconds, conflicts)
+	metrics.Registry.MustRegister(decisions, decisionSeconds)
 	// rate() sees the first failure only if the series had a 0 before it.
 	for _, operation := range []v1beta1.Operation{v1beta1.OperationDelete, v1beta1.OperationEvict, v1beta1.OperationUpdate, v1beta1.OperationResize, v1beta1.OperationUnready} {
 		decisions.WithLabelValues(string(operation), decisionFailed, "")
