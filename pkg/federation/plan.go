@@ -28,6 +28,7 @@ const (
 //
 // While all clusters answer, they are never asked for more than the total and MaxMoving together. A cluster that does not answer counts with what it may have, until it is lost.
 func (p *Policy) Plan(in Observed) Plan {
+	in.Now = in.Now.Truncate(time.Second) // as the API server stores times
 	r := &round{Policy: p, Observed: in}
 	if r.Status == nil {
 		r.Status = &v1alpha1.FederatedReplicaSetStatus{}
@@ -321,6 +322,7 @@ func (p *Policy) failed(now time.Time, replicas, failures int32, source v1alpha1
 // Refuse notes in a status that a cluster has refused the ReplicaSet. It gets no more replicas until it is tried again. It is false if that is noted already, and the cluster is not to be tried yet: a
 // refusal that is repeated before changes nothing, not even the message.
 func (p *Policy) Refuse(status *v1alpha1.FederatedReplicaSetStatus, cluster, message string, now time.Time) bool {
+	now = now.Truncate(time.Second)
 	for i := range status.Clusters {
 		s := &status.Clusters[i]
 		if s.Name != cluster {
@@ -361,7 +363,7 @@ func (r *round) bound(pl *place) {
 	if reported := max(left, pl.firm); reported < pl.capacity {
 		pl.capacity = reported
 		if pl.figure == nil {
-			pl.figure = &v1alpha1.Capacity{Replicas: reported, Time: metav1.NewTime(pl.Room.At), Source: v1alpha1.CapacityReported}
+			pl.figure = &v1alpha1.Capacity{Replicas: reported, Time: metav1.NewTime(pl.Room.At.Truncate(time.Second)), Source: v1alpha1.CapacityReported}
 		}
 	}
 	pl.exact = true

@@ -74,7 +74,7 @@ func (r *round) status(unknown []string) v1alpha1.FederatedReplicaSetStatus {
 		if a.before.Name == "" {
 			c.Wanted, c.Replicas = a.asked, a.asked
 		}
-		c.State, c.Since = v1alpha1.ClusterUnreachable, metav1.NewTime(a.since)
+		c.State, c.Since = v1alpha1.ClusterUnreachable, metav1.NewTime(a.since.Truncate(time.Second))
 		c.Message = fmt.Sprintf("%s; other clusters run its replicas from %s on", a.why, a.since.Add(r.Lost).UTC().Format(time.RFC3339))
 		if a.refuses {
 			c.State, c.Message = v1alpha1.ClusterRefusing, a.why+"; its replicas stay its own"

@@ -153,7 +153,7 @@ func workloadsShareRoom(t rapid.TB, random *worlds.History) {
 		}
 		plan := w.policy.Plan(in)
 		w.policy.Hold(&seats, &plan)
-		w.status = stored(plan.Status)
+		w.status = plan.Status
 		pending[w] = plan.Clusters
 		for _, other := range all {
 			if random.IntN(2) == 0 {

@@ -43,6 +43,8 @@ type cluster struct {
 	away     bool
 	// lives is true if it is away because it refuses the hub.
 	lives bool
+	// silent is true for one look of the hub, to which nothing is known of the cluster although it answers.
+	silent bool
 	// slow is true for a look of the hub in which the cluster answers too late. Its cache does not have the last write.
 	slow bool
 	// ill is true while no pod becomes available.
@@ -177,6 +179,10 @@ func (w *world) clock() time.Time { return w.now.Add(w.skew) }
 func (w *world) observe() Observed {
 	in := Observed{Now: w.clock(), Status: w.status.DeepCopy()}
 	for _, c := range w.clusters {
+		if c.silent && !c.away {
+			in.Members = append(in.Members, Member{Name: c.name}) // as the adapter says it
+			continue
+		}
 		slow := c.slow && !c.away
 		if !c.away && !(slow && c.seen != nil) {
 			c.seen = copyOf(c.local)
@@ -184,19 +190,6 @@ func (w *world) observe() Observed {
 		in.Members = append(in.Members, Member{Name: c.name, Identity: c.identity, Reachable: !c.away, Lives: c.lives, Since: c.since, Late: slow, Local: copyOf(c.seen)})
 	}
 	return in
-}
-
-// stored is a status as the API server gives it back: with times in whole seconds.
-func stored(s v1alpha1.FederatedReplicaSetStatus) v1alpha1.FederatedReplicaSetStatus {
-	out := *s.DeepCopy()
-	for i := range out.Clusters {
-		c := &out.Clusters[i]
-		c.Since = metav1.NewTime(c.Since.Truncate(time.Second))
-		if c.Capacity != nil && c.Capacity.RetryTime != nil {
-			c.Capacity.RetryTime.Time = c.Capacity.RetryTime.Truncate(time.Second)
-		}
-	}
-	return out
 }
 
 // reconcile does what the plan says. A crash ends it before the status or after some of the writes.
@@ -208,7 +201,7 @@ func (w *world) reconcile(crash bool) {
 		w.say("crash before the status")
 		return
 	}
-	w.status = stored(plan.Status)
+	w.status = *plan.Status.DeepCopy()
 	for i, wanted := range plan.Clusters {
 		if crash && w.random.IntN(2) == 0 {
 			w.say("crash before write %d of %d", i+1, len(plan.Clusters))
@@ -313,7 +306,7 @@ func (w *world) round(crash bool, passed time.Duration) {
 // whereItAnswers are the clusters that are not away, how many of their pods are available, and what they are to have by the status.
 func (w *world) whereItAnswers() (answer []*cluster, here, shares int32) {
 	for _, c := range w.clusters {
-		if !c.away {
+		if !c.away && !c.silent {
 			answer = append(answer, c)
 			if s := statusOf(&w.status, c.name); s != nil {
 				shares += s.Share
@@ -475,9 +468,13 @@ func nothingIsMovedInVain(jumps bool) worlds.Play {
 		policy := policyOf(int32(1+random.IntN(30)), random.Yes("rebalance", 2), clusters)
 		w := newWorld(t, random, policy, make([]int32, 2+random.IntN(3))...)
 		w.changeRoom()
-		var slow *cluster // in this look
-		options := []string{"room", "total", "away", "away", "silent", "restart", "clock", "clock", "ill", "round", "round", "round", "round", "round", "round", "round"}
+		var silent, slow *cluster // in this look
+		options := []string{"room", "total", "away", "away", "silent", "slow", "restart", "clock", "clock", "ill", "round", "round", "round", "round", "round", "round", "round"}
 		for range random.Steps(80) {
+			was := silent
+			if silent = nil; was != nil {
+				was.silent = false
+			}
 			if slow != nil {
 				slow.slow = false
 			}
@@ -492,6 +489,11 @@ func nothingIsMovedInVain(jumps bool) worlds.Play {
 				i := random.IntN(len(w.clusters))
 				w.setAway(i, !w.clusters[i].away)
 			case "silent":
+				if silent = w.clusters[random.IntN(len(w.clusters))]; silent != was { // twice in a row is no accident
+					silent.silent = true
+					w.say("%s does not answer once", silent.name)
+				}
+			case "slow":
 				slow = w.clusters[random.IntN(len(w.clusters))]
 				slow.slow = true
 				w.say("%s answers late", slow.name)
@@ -512,7 +514,7 @@ func nothingIsMovedInVain(jumps bool) worlds.Play {
 		}
 		for i := range w.clusters {
 			w.setAway(i, false)
-			w.clusters[i].ill, w.clusters[i].slow = false, false
+			w.clusters[i].ill, w.clusters[i].silent, w.clusters[i].slow = false, false, false
 		}
 		if jumps {
 			w.skew = 0
@@ -858,7 +860,7 @@ func TestTheSurplusLeavesTheOneThatReturned(t *testing.T) {
 	w.until(6 * time.Minute)
 	w.expect("25 25 17")
 	w.setAway(2, false)
-	w.status = stored(w.policy.Plan(w.observe()).Status)
+	w.status = w.policy.Plan(w.observe()).Status
 	w.expectState("c", v1alpha1.ClusterReturned)
 	w.until(time.Minute)
 	w.expect("25 25 0")

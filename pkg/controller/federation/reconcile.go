@@ -314,35 +314,13 @@ func (r *reconciler) publish(ctx context.Context, frs *v1alpha1.FederatedReplica
 	return true, nil
 }
 
-// isStored is true if the API server has the status already. It keeps times in whole seconds.
+// isStored is true if the API server has the status already.
 func isStored(status, there *v1alpha1.FederatedReplicaSetStatus) bool {
-	equal := func(a, b v1alpha1.ClusterStatus) bool {
-		// With hundreds of clusters, nearly all are the same, and the long comparison takes a hundred times as long.
-		return a == b || equality.Semantic.DeepEqual(storedCluster(a), storedCluster(b))
-	}
-	return slices.EqualFunc(status.Clusters, there.Clusters, equal) && equality.Semantic.DeepEqual(storedRest(status), storedRest(there))
-}
-
-func storedCluster(c v1alpha1.ClusterStatus) v1alpha1.ClusterStatus {
-	c.Since = metav1.NewTime(c.Since.Truncate(time.Second))
-	if c.Capacity != nil {
-		c.Capacity = c.Capacity.DeepCopy()
-		c.Capacity.Time = metav1.NewTime(c.Capacity.Time.Truncate(time.Second))
-		if c.Capacity.RetryTime != nil {
-			c.Capacity.RetryTime.Time = c.Capacity.RetryTime.Truncate(time.Second)
-		}
-	}
-	return c
-}
-
-// storedRest is the status without its clusters.
-func storedRest(status *v1alpha1.FederatedReplicaSetStatus) v1alpha1.FederatedReplicaSetStatus {
-	rest := *status
-	rest.Clusters, rest.Conditions = nil, slices.Clone(rest.Conditions)
-	for i := range rest.Conditions {
-		rest.Conditions[i].LastTransitionTime = metav1.NewTime(rest.Conditions[i].LastTransitionTime.Truncate(time.Second))
-	}
-	return rest
+	// With hundreds of clusters, nearly all are the same, and the long comparison takes a hundred times as long.
+	equal := func(a, b v1alpha1.ClusterStatus) bool { return a == b || equality.Semantic.DeepEqual(a, b) }
+	rest, restThere := *status, *there
+	rest.Clusters, restThere.Clusters = nil, nil
+	return slices.EqualFunc(status.Clusters, there.Clusters, equal) && equality.Semantic.DeepEqual(rest, restThere)
 }
 
 // publishInvalid says that the spec cannot be used. The rest of the status stays.
