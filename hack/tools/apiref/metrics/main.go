@@ -21,7 +21,7 @@ var components = []struct {
 	dirs []string
 }{
 	{"berth-scheduler", []string{"pkg/plugins/scheduling/workloadspread"}},
-	{"berth-controller", []string{"pkg/controller", "pkg/controller/sidecar", "pkg/webhook", "pkg/autoscaler", "pkg/guard"}},
+	{"berth-controller", []string{"pkg/controller/spread", "pkg/controller/sidecar", "pkg/webhook", "pkg/autoscaler", "pkg/guard"}},
 	{"berth-united", []string{"pkg/controller/united", "pkg/controller/federation"}},
 	{"berth-descheduler", []string{"pkg/descheduler", "pkg/descheduler/cycle"}},
 }
