@@ -218,7 +218,9 @@ func (r *reconciler) write(ctx context.Context, frs types.NamespacedName, owner 
 	}
 	r.measures.wrote(operation, apply.ResultOf(err))
 	if err == nil && s.object != nil {
-		r.appliedOf(frs).Remember(s.Member, object, s.hash)
+		was := r.appliedOf(frs)
+		was.Remember(s.Member, object, s.hash)
+		was.Keep(func(of apply.Key) bool { return of.Cluster != s.Member || of.UID == object.GetUID() }) // a cluster says what UIDs it likes, and has one ReplicaSet
 	}
 	return err
 }
