@@ -105,6 +105,21 @@ func TestKubectlBerthOnASpread(t *testing.T) {
 	if out, log, failed := kubectl(t, "berth", "-n", ns, "status", "-l", "team!=shop"); failed || out != "" || log != "No resources found in "+ns+" namespace.\n" {
 		t.Errorf("nothing found: printed %q and %q", out, log)
 	}
+	apply(t, ns, `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: viewer}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: viewer}]
+`)
+	pods, _, _ := kubectl(t, "-n", ns, "get", "pods", "-l", "berth.dev/subset=a", "-o", "name")
+	waitFor(t, "an answer for somebody who may read the namespace alone", func(context.Context) (string, error) {
+		out, log, failed := kubectl(t, "berth", "-n", ns, "explain", strings.TrimSpace(pods), "--as", "viewer")
+		if failed || !strings.Contains(log, "without nodes: nodes is forbidden") || !strings.Contains(out, "why: a comes first") {
+			return out + log, nil
+		}
+		return "", nil
+	})
 	berth(t, ns, []string{"pause", "web"}, "workloadspread.apps.kruise.io/web paused")
 	berth(t, ns, []string{"pause", "ws/web"}, "already paused")
 	berth(t, ns, []string{"status", "web"}, "paused: the descheduler moves none of its pods")

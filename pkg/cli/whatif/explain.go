@@ -30,8 +30,6 @@ type PodReport struct {
 	Name      string `json:"name"`
 	// Spread that divides the pod. Empty if none does.
 	Spread string `json:"spread,omitempty"`
-	// United is the UnitedDeployment that the pod belongs to. Empty if it belongs to none.
-	United string `json:"unitedDeployment,omitempty"`
 	// Node is empty if the pod has none.
 	Node string `json:"node,omitempty"`
 	// Subset that the pod is in. Empty if it is in none.
@@ -350,17 +348,13 @@ func (c *explainCommand) run(ctx context.Context, cluster *console.Cluster, args
 		if err != nil {
 			return nil, err
 		}
-		r, err := explainPod(ctx, e, pod)
-		if err == nil && r.Spread == "" {
-			err = r.explainUnited(ctx, cluster, e, pod)
-		}
-		return r, err
+		return explainPod(ctx, e, pod)
 	}, func(r any) error { return c.print(r.(*PodReport)) })
 }
 
 func (c *explainCommand) print(r *PodReport) error {
 	p := console.PaletteFor(c.out)
-	heading := []console.Cell{{Text: "pod/" + r.Name}, {Text: cmp.Or(r.Spread, r.United, "no spread")}, {Text: "node " + cmp.Or(r.Node, "-")}, {Text: "subset " + cmp.Or(r.Subset, "-")}}
+	heading := []console.Cell{{Text: "pod/" + r.Name}, {Text: cmp.Or(r.Spread, "no spread")}, {Text: "node " + cmp.Or(r.Node, "-")}, {Text: "subset " + cmp.Or(r.Subset, "-")}}
 	if err := console.PrintTable(c.out, p, [][]console.Cell{heading}); err != nil {
 		return err
 	}
