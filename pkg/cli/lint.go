@@ -138,15 +138,15 @@ func (c *lintCommand) print(l *linter, mistakes int) error {
 			return err
 		}
 	}
-	objects := console.Count(len(l.spreads), "WorkloadSpread") + " and " + console.Count(len(l.budgets), "PodUnavailableBudget")
-	if len(l.united) > 0 {
-		objects = console.Count(len(l.united), "UnitedDeployment") + ", " + objects
+	counts := map[string]int{}
+	for i := range l.objects {
+		counts[l.objects[i].kind]++
 	}
-	if len(l.federated) > 0 {
-		objects = console.Count(len(l.federated), "FederatedReplicaSet") + ", " + objects
-	}
-	if len(l.sidecars) > 0 {
-		objects = console.Count(len(l.sidecars), "SidecarSet") + ", " + objects
+	objects := console.Count(counts[v1beta1.Kind.Kind], v1beta1.Kind.Kind) + " and " + console.Count(counts[policyv1beta1.Kind.Kind], policyv1beta1.Kind.Kind)
+	for _, kind := range []string{unitedv1beta1.Kind.Kind, federationv1alpha1.Kind.Kind, sidecarv1beta1.Kind.Kind} {
+		if counts[kind] > 0 {
+			objects = console.Count(counts[kind], kind) + ", " + objects
+		}
 	}
 	_, err := fmt.Fprintf(c.out, "%s: %s, %s\n", objects,
 		console.Count(mistakes, "mistake"), console.Count(len(l.findings)-mistakes, "warning"))
@@ -181,14 +181,10 @@ func (c *lintCommand) read(l *linter, name string) error {
 
 // linter collects the objects of all files and what is wrong with them.
 type linter struct {
-	scheme    *runtime.Scheme
-	codecs    serializer.CodecFactory
-	spreads   []located[*v1beta1.WorkloadSpread]
-	budgets   []located[*policyv1beta1.PodUnavailableBudget]
-	united    []located[*unitedv1beta1.UnitedDeployment]
-	federated []located[*federationv1alpha1.FederatedReplicaSet]
-	sidecars  []located[*sidecarv1beta1.SidecarSet]
-	findings  []Finding
+	codecs serializer.CodecFactory
+	// objects are those of Berth's kinds, and not nil.
+	objects  []located
+	findings []Finding
 	// workloads and the pods that they make, by namespace, kind and name.
 	workloads map[string]runtime.Object
 	templates map[string]template
@@ -202,8 +198,8 @@ type template struct {
 }
 
 // located is an object with its place.
-type located[T any] struct {
-	object T
+type located struct {
+	object metav1.Object
 	document
 }
 
@@ -224,7 +220,7 @@ func newLinter() (*linter, error) {
 			return nil, fmt.Errorf("registering types: %w", err)
 		}
 	}
-	return &linter{scheme: scheme, codecs: serializer.NewCodecFactory(scheme, serializer.EnableStrict), workloads: map[string]runtime.Object{}, templates: map[string]template{}}, nil
+	return &linter{codecs: serializer.NewCodecFactory(scheme, serializer.EnableStrict), workloads: map[string]runtime.Object{}, templates: map[string]template{}}, nil
 }
 
 func (l *linter) add(d *document, severity, path, message string) {
@@ -312,15 +308,8 @@ func (l *linter) readObject(file string, node *yamlnodes.Node, text []byte) {
 		l.addDecodingErrors(&d, err)
 	}
 	d.version = version
-	switch o := object.(type) {
-	case *v1beta1.WorkloadSpread:
-		l.spreads = append(l.spreads, located[*v1beta1.WorkloadSpread]{o, d})
-	case *policyv1beta1.PodUnavailableBudget:
-		l.budgets = append(l.budgets, located[*policyv1beta1.PodUnavailableBudget]{o, d})
-	case *unitedv1beta1.UnitedDeployment:
-		l.united = append(l.united, located[*unitedv1beta1.UnitedDeployment]{o, d})
-	case *federationv1alpha1.FederatedReplicaSet:
-		l.federated = append(l.federated, located[*federationv1alpha1.FederatedReplicaSet]{o, d})
+	if o, is := object.(metav1.Object); is {
+		l.objects = append(l.objects, located{o, d})
 	}
 }
 
@@ -332,9 +321,9 @@ func (l *linter) readSidecars(d *document, text []byte) {
 	}
 	switch o := object.(type) {
 	case *sidecarv1beta1.SidecarSet:
-		l.sidecars = append(l.sidecars, located[*sidecarv1beta1.SidecarSet]{o, *d})
+		l.objects = append(l.objects, located{o, *d})
 	case *sidecarv1alpha1.SidecarSet:
-		l.sidecars = append(l.sidecars, located[*sidecarv1beta1.SidecarSet]{&sidecarv1beta1.SidecarSet{ObjectMeta: o.ObjectMeta, Spec: o.Spec}, *d})
+		l.objects = append(l.objects, located{&sidecarv1beta1.SidecarSet{ObjectMeta: o.ObjectMeta, Spec: o.Spec}, *d})
 	}
 }
 
@@ -390,81 +379,84 @@ func keyIn(namespace string, of workload.Owner) string {
 // check checks all objects.
 func (l *linter) check() {
 	spec := field.NewPath("spec")
-	dividing := map[string]*document{}
-	for i := range l.spreads {
-		spread, d := l.spreads[i].object, &l.spreads[i].document
-		l.addErrors(d, nameErrors(&spread.ObjectMeta))
-		policy, errs := subset.Compile(spread, spec)
-		l.addErrors(d, errs)
-		target := keyIn(spread.Namespace, workload.TargetOf(spread))
-		if other := dividing[target]; other != nil && other.name != d.name { // one name in several files is one spread in several variants
-			l.add(d, severityError, "spec.targetRef", fmt.Sprintf("WorkloadSpread %s in %s:%d divides the same workload, and a workload can have only one", other.name, other.file, other.node.Line))
-		} else {
-			dividing[target] = d
+	dividing, sets := map[string]*document{}, []*sidecar.Policy{}
+	for i := range l.objects {
+		d := &l.objects[i].document
+		l.addErrors(d, nameErrors(l.objects[i].object))
+		switch o := l.objects[i].object.(type) {
+		case *v1beta1.WorkloadSpread:
+			l.checkSpread(d, o, dividing)
+		case *unitedv1beta1.UnitedDeployment:
+			policy, errs := united.Compile(o, spec)
+			l.addErrors(d, slices.Concat(errs, united.ValidateCreate(o, spec)))
+			if policy != nil {
+				l.addWarnings(d, policy.Warnings)
+			}
+		case *federationv1alpha1.FederatedReplicaSet:
+			_, errs := federation.Compile(o)
+			l.addErrors(d, errs)
+		case *sidecarv1beta1.SidecarSet:
+			policy, errs := sidecar.Compile(o)
+			l.addErrors(d, errs)
+			if policy != nil {
+				l.addErrors(d, sidecar.Conflicts(policy, sets))
+				sets = append(sets, policy)
+			}
+		case *policyv1beta1.PodUnavailableBudget:
+			l.checkBudget(d, o, l.objects[:i])
 		}
-		if policy == nil {
+	}
+}
+
+// checkSpread checks a spread. dividing has the spread of each workload.
+func (l *linter) checkSpread(d *document, spread *v1beta1.WorkloadSpread, dividing map[string]*document) {
+	spec := field.NewPath("spec")
+	policy, errs := subset.Compile(spread, spec)
+	l.addErrors(d, errs)
+	target := keyIn(spread.Namespace, workload.TargetOf(spread))
+	if other := dividing[target]; other != nil && other.name != d.name { // one name in several files is one spread in several variants
+		l.add(d, severityError, "spec.targetRef", fmt.Sprintf("WorkloadSpread %s in %s:%d divides the same workload, and a workload can have only one", other.name, other.file, other.node.Line))
+	} else {
+		dividing[target] = d
+	}
+	if policy == nil {
+		return
+	}
+	l.addWarnings(d, policy.Warnings)
+	of := l.workloads[target]
+	if of == nil {
+		return
+	}
+	if replicas, err := workload.Replicas(of, subset.ReplicaPaths(spread)); err == nil {
+		l.addWarnings(d, policy.WarningsAt(replicas, workload.MaxUnavailable(of), spec))
+		plan := policy.Plan(replicas)
+		if _, unplaced := policy.Targets(&plan, replicas); unplaced > 0 && policy.WhenFull == v1beta1.WhenFullWait {
+			l.add(d, severityWarning, "spec.subsets", fmt.Sprintf("the quotas hold %d of the %d replicas of %s %s; with whenFull: Wait the other pods wait until others end",
+				replicas-unplaced, replicas, spread.Spec.TargetReference.Kind, spread.Spec.TargetReference.Name))
+		}
+	}
+}
+
+// checkBudget checks a budget beside those before it.
+func (l *linter) checkBudget(d *document, pub *policyv1beta1.PodUnavailableBudget, before []located) {
+	policy, errs := budget.Compile(pub)
+	l.addErrors(d, slices.Concat(errs, budget.Refuse(pub)))
+	if policy == nil {
+		return
+	}
+	l.addWarnings(d, policy.Warnings)
+	l.addWarnings(d, policy.WarningsAt(budget.Facts{Workloads: l.under(pub.Namespace, policy)}))
+	for i := range before {
+		other, is := before[i].object.(*policyv1beta1.PodUnavailableBudget)
+		if !is || other.Namespace != pub.Namespace {
 			continue
 		}
-		l.addWarnings(d, policy.Warnings)
-		if of := l.workloads[target]; of != nil {
-			if replicas, err := workload.Replicas(of, subset.ReplicaPaths(spread)); err == nil {
-				l.addWarnings(d, policy.WarningsAt(replicas, workload.MaxUnavailable(of), spec))
-				plan := policy.Plan(replicas)
-				if _, unplaced := policy.Targets(&plan, replicas); unplaced > 0 && policy.WhenFull == v1beta1.WhenFullWait {
-					l.add(d, severityWarning, "spec.subsets", fmt.Sprintf("the quotas hold %d of the %d replicas of %s %s; with whenFull: Wait the other pods wait until others end",
-						replicas-unplaced, replicas, spread.Spec.TargetReference.Kind, spread.Spec.TargetReference.Name))
-				}
-			}
+		theirs, _ := budget.Compile(other)
+		if theirs == nil {
+			continue // it has been reported
 		}
-	}
-	for i := range l.united {
-		ud, d := l.united[i].object, &l.united[i].document
-		l.addErrors(d, nameErrors(&ud.ObjectMeta))
-		policy, errs := united.Compile(ud, spec)
-		l.addErrors(d, slices.Concat(errs, united.ValidateCreate(ud, spec)))
-		if policy != nil {
-			l.addWarnings(d, policy.Warnings)
-		}
-	}
-	for i := range l.federated {
-		frs, d := l.federated[i].object, &l.federated[i].document
-		l.addErrors(d, nameErrors(&frs.ObjectMeta))
-		_, errs := federation.Compile(frs)
-		l.addErrors(d, errs)
-	}
-	var sets []*sidecar.Policy
-	for i := range l.sidecars {
-		set, d := l.sidecars[i].object, &l.sidecars[i].document
-		l.addErrors(d, nameErrors(&set.ObjectMeta))
-		policy, errs := sidecar.Compile(set)
-		l.addErrors(d, errs)
-		if policy != nil {
-			l.addErrors(d, sidecar.Conflicts(policy, sets))
-			sets = append(sets, policy)
-		}
-	}
-	for i := range l.budgets {
-		pub, d := l.budgets[i].object, &l.budgets[i].document
-		l.addErrors(d, nameErrors(&pub.ObjectMeta))
-		policy, errs := budget.Compile(pub)
-		l.addErrors(d, slices.Concat(errs, budget.Refuse(pub)))
-		if policy == nil {
-			continue
-		}
-		l.addWarnings(d, policy.Warnings)
-		l.addWarnings(d, policy.WarningsAt(budget.Facts{Workloads: l.under(pub.Namespace, policy)}))
-		for j := range l.budgets[:i] {
-			other := &l.budgets[j]
-			if other.object.Namespace != pub.Namespace {
-				continue
-			}
-			theirs, _ := budget.Compile(other.object)
-			if theirs == nil {
-				continue // it has been reported
-			}
-			if path, clash := policy.Clashes(theirs); clash {
-				l.add(d, severityError, path.String(), fmt.Sprintf("overlaps with PodUnavailableBudget %s in %s:%d, and no pod may have two such budgets", other.name, other.file, other.node.Line))
-			}
+		if path, clash := policy.Clashes(theirs); clash {
+			l.add(d, severityError, path.String(), fmt.Sprintf("overlaps with PodUnavailableBudget %s in %s:%d, and no pod may have two such budgets", before[i].name, before[i].file, before[i].node.Line))
 		}
 	}
 }
@@ -479,14 +471,14 @@ func (l *linter) under(namespace string, policy *budget.Policy) (under []budget.
 	return under
 }
 
-func nameErrors(object *metav1.ObjectMeta) (errs field.ErrorList) {
+func nameErrors(object metav1.Object) (errs field.ErrorList) {
 	path := field.NewPath("metadata", "name")
-	if object.Name == "" && object.GenerateName == "" {
+	if object.GetName() == "" && object.GetGenerateName() == "" {
 		return field.ErrorList{field.Required(path, "name or generateName is required")}
 	}
-	if object.Name != "" {
-		for _, message := range validation.IsDNS1123Subdomain(object.Name) {
-			errs = append(errs, field.Invalid(path, object.Name, message))
+	if object.GetName() != "" {
+		for _, message := range validation.IsDNS1123Subdomain(object.GetName()) {
+			errs = append(errs, field.Invalid(path, object.GetName(), message))
 		}
 	}
 	return errs
