@@ -348,6 +348,9 @@ func (s *store) judge(ctx context.Context, pub *v1beta1.PodUnavailableBudget, co
 	return verdicts, decision
 }
 
+// mostVolumes of a pod are looked at, because each claim is one read.
+const mostVolumes = 32
+
 // lookForObstacle says in a request whether a new pod can be made before this one is deleted or evicted.
 func (s *store) lookForObstacle(ctx context.Context, pod *corev1.Pod, r *budget.Request) {
 	switch {
@@ -355,6 +358,9 @@ func (s *store) lookForObstacle(ctx context.Context, pod *corev1.Pod, r *budget.
 		return
 	case !budget.IsReplaceable(pod):
 		r.Obstacle = "it has no ReplicaSet of a Deployment"
+		return
+	case len(pod.Spec.Volumes) > mostVolumes:
+		r.Obstacle = fmt.Sprintf("it has more than %d volumes", mostVolumes)
 		return
 	}
 	for i := range pod.Spec.Volumes {

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -78,18 +79,19 @@ func TestWhatKeepsAPodFromBeingReplacedFirst(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		extra   client.Object
-		claimed bool
+		volumes int
 		want    v1beta1.Reason
 		by      string
 		says    string
 	}{
-		"nothing":                                {nil, false, v1beta1.ReasonReplacedFirst, "web", "a new pod is made first"},
-		"a volume that many pods may write":      {claim(corev1.ReadWriteMany), true, v1beta1.ReasonReplacedFirst, "web", "a new pod is made first"},
-		"a volume that one node may write":       {claim(corev1.ReadWriteOnce), true, v1beta1.ReasonBudgetExhausted, "web", "may write volume claim data"},
-		"a volume claim that is gone":            {nil, true, v1beta1.ReasonBudgetExhausted, "web", "volume claim data cannot be read"},
-		"another budget with room":               {beside(1, nil), false, v1beta1.ReasonReplacedFirst, "web", "a new pod is made first"},
-		"another budget that replaces first too": {beside(2, &v1beta1.ReplaceFirst{}), false, v1beta1.ReasonReplacedFirst, "web", "a new pod is made first"},
-		"another budget that does not":           {beside(2, nil), false, v1beta1.ReasonBudgetExhausted, "web-beside", "lower minAvailable"},
+		"nothing":                                {nil, 0, v1beta1.ReasonReplacedFirst, "web", "a new pod is made first"},
+		"a volume that many pods may write":      {claim(corev1.ReadWriteMany), 1, v1beta1.ReasonReplacedFirst, "web", "a new pod is made first"},
+		"a volume that one node may write":       {claim(corev1.ReadWriteOnce), 1, v1beta1.ReasonBudgetExhausted, "web", "may write volume claim data"},
+		"a volume claim that is gone":            {nil, 1, v1beta1.ReasonBudgetExhausted, "web", "volume claim data cannot be read"},
+		"more volumes than are looked at":        {claim(corev1.ReadWriteMany), mostVolumes + 1, v1beta1.ReasonBudgetExhausted, "web", "more than 32 volumes"},
+		"another budget with room":               {beside(1, nil), 0, v1beta1.ReasonReplacedFirst, "web", "a new pod is made first"},
+		"another budget that replaces first too": {beside(2, &v1beta1.ReplaceFirst{}), 0, v1beta1.ReasonReplacedFirst, "web", "a new pod is made first"},
+		"another budget that does not":           {beside(2, nil), 0, v1beta1.ReasonBudgetExhausted, "web-beside", "lower minAvailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := cluster(t, 2, interceptor.Funcs{})
@@ -107,8 +109,8 @@ func TestWhatKeepsAPodFromBeingReplacedFirst(t *testing.T) {
 			pub.Spec.MaxUnavailable, pub.Spec.ReplaceFirst = ptr.To(intstr.FromInt32(0)), &v1beta1.ReplaceFirst{}
 			do(c.Update(t.Context(), pub))
 			do(c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web-0"}, evicted))
-			if evicted.Labels["pod-template-hash"] = "x"; tc.claimed {
-				evicted.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+			if evicted.Labels["pod-template-hash"] = "x"; tc.volumes > 0 {
+				evicted.Spec.Volumes = slices.Repeat([]corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}, tc.volumes)
 			}
 			do(c.Update(t.Context(), evicted))
 			v, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: evicted, Operation: v1beta1.OperationEvict})
