@@ -53,27 +53,14 @@ func targetNotFound(spread *v1beta1.WorkloadSpread) condition {
 func cannotWatch(u *lineage.Unwatchable) condition {
 	switch u.Why {
 	case lineage.NotServed:
-		return kindNotFound(u.Kind)
+		return notReady(v1beta1.ReasonTargetNotFound, "the API server has no kind %s in group %q; install it or correct spec.targetRef", u.Kind.Kind, u.Kind.Group)
 	case lineage.NotNamespaced:
-		return kindNotNamespaced(u.Kind)
+		return notReady(v1beta1.ReasonTargetUnreadable, "%s is not namespaced; a spread divides a workload of its own namespace: correct spec.targetRef", u.Kind)
 	case lineage.NotListed:
-		return notListed(u.Resource)
+		return notReady(v1beta1.ReasonTargetUnreadable, "the API server does not list %s; correct spec.targetRef", u.Resource)
 	default:
 		return forbidden("list", u.Resource)
 	}
-}
-
-func kindNotFound(kind schema.GroupKind) condition {
-	return notReady(v1beta1.ReasonTargetNotFound, "the API server has no kind %s in group %q; install it or correct spec.targetRef", kind.Kind, kind.Group)
-}
-
-func kindNotNamespaced(kind schema.GroupKind) condition {
-	return notReady(v1beta1.ReasonTargetUnreadable,
-		"%s is not namespaced; a spread divides a workload of its own namespace: correct spec.targetRef", kind)
-}
-
-func notListed(resource schema.GroupResource) condition {
-	return notReady(v1beta1.ReasonTargetUnreadable, "the API server does not list %s; correct spec.targetRef", resource)
 }
 
 func forbidden(verb string, resource schema.GroupResource) condition {
