@@ -42,9 +42,7 @@ var internal = map[string]string{
 	"the budget has changed meanwhile": "it is tried again",
 	"the connection to the member was": "it is tried again",
 	"the framework started the cycle":  "it is tried again",
-	"no history of this world":         "for tests, which play histories",
 	"told to ":                         "for tests, which tell a container what to do",
-	"the history ends before line":     "for tests, which play histories",
 }
 
 // TestEveryErrorIsExplained checks that the documents explain every error. An error that wraps another only says what was under way. It needs no

@@ -11,8 +11,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/testkit"
 	engine "github.com/berth-project/berth/pkg/whatif"
+	"github.com/berth-project/berth/test/testkit"
 )
 
 // Whoever may not list nodes still learns the quotas, where the pod is, and what happens next.
