@@ -28,7 +28,11 @@ import (
 
 // calls counts the requests of the webhook servers to the API server. It skips watches and the discovery requests at the start. It also skips the
 // events about refusals, because no answer waits for them.
-type calls struct{ reads, writes atomic.Int64 }
+type calls struct {
+	reads, writes atomic.Int64
+	// records, if it is not nil, gets each read.
+	records atomic.Pointer[chan *http.Request]
+}
 
 // counted returns a config whose requests are counted.
 func (c *calls) counted(config *rest.Config) *rest.Config {
@@ -39,6 +43,9 @@ func (c *calls) counted(config *rest.Config) *rest.Config {
 			case r.URL.Query().Get("watch") != "", strings.Count(path, "/") < 4, strings.Contains(path, "/events"):
 			case r.Method == http.MethodGet:
 				c.reads.Add(1)
+				if records := c.records.Load(); records != nil {
+					*records <- r.Clone(context.Background())
+				}
 			default:
 				c.writes.Add(1)
 			}

@@ -2,8 +2,12 @@ package budget
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -11,9 +15,13 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 )
 
 // storm runs clients that do operations on pods of the namespace for a while. Each picks operations and pods at random.
@@ -213,11 +221,95 @@ func TestTwoHundredDeletionsAreDecidedWithinTwoSeconds(t *testing.T) {
 	namespace := web(t, deletions, "maxUnavailable: 20")
 	watch(t, namespace, 180)
 	tried, _ := deleteAll(namespace, metav1.DeleteOptions{DryRun: dryRun})
+	recorded, writes := make(chan *http.Request, 10*deletions), berth.calls.writes.Load()
+	berth.calls.records.Store(&recorded)
 	took, allowed := deleteAll(namespace, metav1.DeleteOptions{})
-	t.Logf("%d of %d deletions allowed in %v; tried in %v; without a budget in %v", allowed, deletions, took, tried, unasked)
+	berth.calls.records.Store(nil)
+	reads, rounds := len(recorded), int(berth.calls.writes.Load()-writes)
+	t.Logf("%d of %d deletions allowed in %v, with %d reads and %d writes; tried in %v; without a budget in %v", allowed, deletions, took, reads, rounds, tried, unasked)
 	if allowed < 20 || took > time.Duration(*slack)*2*time.Second {
 		t.Errorf("%d of at least 20 allowed in %v, want at most 2s", allowed, took)
 	}
+	if testing.Short() {
+		return
+	}
+	inForce(t, namespace, deletions)
+	bare := newBareWebhook(t, namespace, deletions, int(allowed), rounds, recorded)
+	berth.set(func(i *installation) { i.instead = bare })
+	defer berth.set(func(i *installation) { i.instead = nil })
+	took, _ = deleteAll(namespace, metav1.DeleteOptions{})
+	t.Logf("with the same reads, as many writes and no decision they take %v", took)
+}
+
+// newBareWebhook answers as many reviews as the webhook servers, after the same reads and as many writes, and decides nothing: it allows the first ones. It
+// makes the requests in rounds, as the servers do: the reads of a round at the same time, then a write, and then the answers. How much longer the servers take
+// is what their decisions cost.
+func newBareWebhook(t *testing.T, namespace string, reviews, allowed, rounds int, gets <-chan *http.Request) http.Handler {
+	t.Helper()
+	plain, err := rest.HTTPClientFor(the.Sandbox.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	get := func(r *http.Request) error {
+		answer, err := plain.Do(r)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, answer.Body)
+		return errors.Join(err, answer.Body.Close())
+	}
+	round := func(ctx context.Context, reads int) error {
+		var reading errgroup.Group
+		for range reads {
+			reading.Go(func() error { return get((<-gets).WithContext(ctx)) })
+		}
+		pub, err := read(ctx, namespace)
+		if err := errors.Join(err, reading.Wait()); err != nil {
+			return err
+		}
+		pub.Status.UnavailablePods = map[string]metav1.Time{"test": metav1.Unix(int64(reads), 0)} // the controller corrects it
+		if err := berth.client().Status().Update(ctx, pub); !apierrors.IsConflict(err) {          // the controller was faster
+			return err
+		}
+		return nil
+	}
+	line, total := make(chan chan<- bool, reviews), len(gets)
+	go func() {
+		answered := 0
+		for n := range rounds {
+			var group []chan<- bool
+			for len(group) == 0 || len(line) > 0 || n == rounds-1 && answered+len(group) < reviews {
+				select {
+				case one := <-line:
+					group = append(group, one)
+				case <-t.Context().Done():
+					return
+				}
+			}
+			if err := round(t.Context(), total*(n+1)/rounds-total*n/rounds); err != nil && t.Context().Err() == nil {
+				t.Error(err)
+			}
+			for _, answer := range group {
+				answer <- answered < allowed
+				answered++
+			}
+		}
+	}()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review admissionv1.AdmissionReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		answer := make(chan bool, 1)
+		line <- answer
+		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: <-answer, Result: &metav1.Status{
+			Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests, Message: "PodUnavailableBudget web",
+			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause}}},
+		}}
+		review.Request = nil
+		_ = json.NewEncoder(w).Encode(review) // the API server may have closed the connection
+	})
 }
 
 // TestAnAnswerTakesMilliseconds runs one operation at a time. Machines differ, so it compares the median with the time that one write of the budget
