@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -67,7 +68,11 @@ func (f footprint) exists() bool {
 
 // establish makes the bridge with the addresses of the nodes, and their cgroups.
 func (f footprint) establish(ctx context.Context, nodes int) (network, error) {
-	network, err := freeNetwork(f.sum()[4])
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return 0, err
+	}
+	network, err := freeNetwork(f.sum()[4], addresses)
 	if err != nil {
 		return 0, err
 	}

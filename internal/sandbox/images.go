@@ -15,30 +15,33 @@ import (
 const (
 	// ServerImage runs a web server on port 8080 that answers with its version, v1.
 	ServerImage = "sandbox.berth.dev/server:v1"
-	// SameServerImage is another tag of ServerImage.
-	SameServerImage = "sandbox.berth.dev/server:same"
 	// NextServerImage is the same program, which answers v2.
 	NextServerImage = "sandbox.berth.dev/server:v2"
-	// PauseImage waits until it is ended.
+	// PauseImage waits until it is ended, whatever its arguments.
 	PauseImage = "sandbox.berth.dev/pause:1"
-	// MissingImage cannot be pulled: nothing listens there.
-	MissingImage = "localhost:1/missing:v1"
 
 	// containerBinary is the program in these images.
 	containerBinary = "sandbox-container"
 )
 
-// image is what one image runs.
+// TaggedImages are three names of one image, a server of its own. A node reports any one of them.
+func TaggedImages() []string {
+	return []string{"sandbox.berth.dev/tagged:one", "sandbox.berth.dev/tagged:two", "sandbox.berth.dev/tagged:three"}
+}
+
+// image is what one image runs. Arguments of a container are in place of cmd.
 type image struct {
-	names   []string
-	command string
-	version string
+	names      []string
+	entrypoint []string
+	cmd        []string
+	version    string
 }
 
 var images = []image{
-	{names: []string{ServerImage, SameServerImage}, command: "serve", version: "v1"},
-	{names: []string{NextServerImage}, command: "serve", version: "v2"},
-	{names: []string{PauseImage}, command: "pause"},
+	{names: []string{ServerImage}, entrypoint: []string{"/container"}, cmd: []string{"serve"}, version: "v1"},
+	{names: []string{NextServerImage}, entrypoint: []string{"/container"}, cmd: []string{"serve"}, version: "v2"},
+	{names: TaggedImages(), entrypoint: []string{"/container"}, cmd: []string{"serve"}, version: "tagged"},
+	{names: []string{PauseImage}, entrypoint: []string{"/container", "pause"}},
 }
 
 type descriptor struct {
@@ -90,7 +93,7 @@ func writeImages(path string, program []byte) error {
 	for _, image := range images {
 		config := blob("config.v1+json", object(map[string]any{
 			"architecture": runtime.GOARCH, "os": "linux",
-			"config": map[string]any{"Entrypoint": []string{"/container"}, "Cmd": []string{image.command}, "Env": []string{"VERSION=" + image.version}},
+			"config": map[string]any{"Entrypoint": image.entrypoint, "Cmd": image.cmd, "Env": []string{"VERSION=" + image.version}},
 			"rootfs": map[string]any{"type": "layers", "diff_ids": []string{layer.Digest}},
 		}))
 		manifest := blob("manifest.v1+json", object(map[string]any{

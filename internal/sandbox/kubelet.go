@@ -218,12 +218,8 @@ func (n network) address(third, fourth int) string {
 // errNoNetwork is why a machine with very many networks runs no kubelets.
 var errNoNetwork = errors.New("no network between 10.128.0.0/16 and 10.227.0.0/16 is free")
 
-// freeNetwork returns a network that no interface of this machine has. It begins to look at the one that the seed gives.
-func freeNetwork(seed byte) (network, error) {
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		return 0, err
-	}
+// freeNetwork returns a network that has nothing in common with those of the addresses. It begins to look at the one that the seed gives.
+func freeNetwork(seed byte, addresses []net.Addr) (network, error) {
 	for i := range 100 {
 		candidate := network(128 + (int(seed)+i)%100)
 		_, subnet, err := net.ParseCIDR(candidate.String())

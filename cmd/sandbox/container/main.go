@@ -8,8 +8,11 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -59,6 +62,7 @@ func serve(args []string) {
 	flags := flag.NewFlagSet("serve", flag.ExitOnError)
 	address := flags.String("address", ":8080", "address to listen on")
 	readyAfter := flags.Duration("ready-after", 0, "how long /ready answers 503 at first")
+	handOver := flags.String("hand-over", "", "path of a socket, through which a server gets the open port of the one before it and gives it to the next one")
 	endAfter := flags.Duration("end-after", 0, "how long it goes on serving after SIGTERM")
 	failAfter := flags.Duration("fail-after", 0, "when to end with status 1, 0 for never")
 	hold := flags.Int("hold", 0, "MiB of memory to use")
@@ -82,11 +86,94 @@ func serve(args []string) {
 	http.HandleFunc("PUT /ready", func(http.ResponseWriter, *http.Request) { ready.Store(true) })
 	http.HandleFunc("DELETE /ready", func(http.ResponseWriter, *http.Request) { ready.Store(false) })
 	http.HandleFunc("POST /exit", func(http.ResponseWriter, *http.Request) { exit(fmt.Errorf("told to end")) })
-	go func() { exit(http.ListenAndServe(*address, nil)) }() //nolint:gosec // only tests talk to it
+	listener, err := listen(*address, *handOver)
+	if err != nil {
+		exit(err)
+	}
+	server := &http.Server{} //nolint:gosec // only tests talk to it
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
 
 	fmt.Printf("version %s serves at %s\n", os.Getenv("VERSION"), *address)
-	<-ended()
+	select {
+	case err := <-served:
+		exit(err)
+	case <-ended():
+	}
 	fmt.Printf("ends in %s\n", *endAfter)
 	time.Sleep(*endAfter)
+	// Each connection is known to the server once Serve has returned, so that Shutdown waits for its answer.
+	if err := listener.Close(); err != nil {
+		exit(err)
+	}
+	<-served
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := server.Shutdown(ctx); err != nil {
+		exit(err)
+	}
 	fmt.Println(memory[:min(len(memory), 1)]) // the memory is in use until here
+}
+
+// listen opens the port, or gets it from the server that has it. No connection is lost then, as one queue of connections serves both.
+func listen(address, handOver string) (net.Listener, error) {
+	listener, err := received(handOver)
+	if err != nil {
+		listener, err = net.Listen("tcp", address)
+	}
+	if err != nil || handOver == "" {
+		return listener, err
+	}
+	if err := os.Remove(handOver); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	nexts, err := net.ListenUnix("unix", &net.UnixAddr{Name: handOver})
+	if err != nil {
+		return nil, err
+	}
+	nexts.SetUnlinkOnClose(false) // the next one has its own there
+	port, err := listener.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		for {
+			next, err := nexts.AcceptUnix()
+			if err == nil {
+				var writeErr error
+				err = port.Control(func(file uintptr) { _, _, writeErr = next.WriteMsgUnix([]byte{0}, syscall.UnixRights(int(file)), nil) })
+				err = errors.Join(err, writeErr, next.Close())
+			}
+			if err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return
+			}
+		}
+	}()
+	return listener, nil
+}
+
+// received returns the open port that another server gives at the path.
+func received(path string) (net.Listener, error) {
+	previous, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path})
+	if err != nil {
+		return nil, err
+	}
+	defer previous.Close()
+	rights := make([]byte, syscall.CmsgSpace(4))
+	_, length, _, _, err := previous.ReadMsgUnix(make([]byte, 1), rights)
+	if err != nil {
+		return nil, err
+	}
+	messages, err := syscall.ParseSocketControlMessage(rights[:length])
+	if err != nil || len(messages) == 0 {
+		return nil, errors.Join(err, errors.New("told to take over without a port"))
+	}
+	files, err := syscall.ParseUnixRights(&messages[0])
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(files[0]), "port")
+	defer file.Close()
+	return net.FileListener(file)
 }
