@@ -252,6 +252,10 @@ N ?= 20
 test-flaky: tools build $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kwok $(BIN)/suites ## hours | Run every suite on a control plane N=20 times beside two busy cores, and count which tests failed. Each is a fault of the product or of the test.
 	$(SUITES) -rounds=$(N) -load=2 -packages="$(CONTROL_PLANES)" -- $(LEAN) -count=1 -timeout=60m -skip='$(ALONE)'
 
+.PHONY: test-kubelet
+test-kubelet: tools build kubelet ## 4 min | Run Berth on real nodes, whose containers run on this machine. It needs root, and installs Debian's containerd, runc and network plugins if they are not there.
+	$(GO) test -count=1 -timeout=10m -v ./test/kubelet
+
 .PHONY: browser
 browser: ## seconds | See that there is a browser for the tests of the page: one on the PATH, or else the Debian package chromium.
 	hack/browser.sh
