@@ -247,7 +247,7 @@ func TestWhatTheAPIServerIsAskedFor(t *testing.T) {
 		"the workload of a spread without patches": {there: aDeployment, spread: targeting("apps/v1", "Deployment", "")},
 		"the workload of a spread with patches, which may not be in the cache yet": {
 			there: aDeployment, spread: targeting("apps/v1", "Deployment", noImage),
-			wantErrors: []string{"spec.subsets[0].patch.spec.containers[0]: Required value: at spec.containers[sidecar].image of the patched pod"},
+			wantErrors: []string{"spec.subsets[0].patch: Required value: at spec.containers[sidecar].image of the patched pod"},
 		},
 		"a built-in kind in the version that there is": {
 			there: aDeployment, spread: targeting("apps/v1beta9", "Deployment", `{"metadata":{"labels":{"app":"other"}}}`),
@@ -268,7 +268,7 @@ func TestWhatTheAPIServerIsAskedFor(t *testing.T) {
 		"the volumes that its controller adds": {there: aStatefulSet, spread: targeting("apps/v1", "StatefulSet", mountsDisk)},
 		"a kind that is not built in": {
 			there: aFleet, spread: targeting("example.com/v1", "Fleet", noImage),
-			wantErrors: []string{"spec.subsets[0].patch.spec.containers[0]: Required value: at spec.containers[sidecar].image of the patched pod"},
+			wantErrors: []string{"spec.subsets[0].patch: Required value: at spec.containers[sidecar].image of the patched pod"},
 		},
 		"a kind that is not built in, also without patches": {
 			spread:       targeting("example.com/v1", "Fleet", ""),
