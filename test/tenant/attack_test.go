@@ -38,14 +38,18 @@ import (
 )
 
 const (
-	// mostPods, mostBudgets and mostSpreads are how many of these the tenant has. Berth allows 500 budgets in a namespace. A run shorter than large has a fifth.
+	// mostPods, mostBudgets and mostSpreads are how many of these the tenant has in each namespace. Berth allows 500 budgets there. A run shorter than large has a fifth
+	// of that in all namespaces together.
 	mostPods, mostBudgets, mostSpreads = 300, 500, 100
-	// few is how many budgets fewer than it may have the tenant has before the attack.
-	few = 20
+	// fewer is which part of its budgets the tenant has not created before the attack.
+	fewer = 25
 	// apps is how many values the label app of the tenant's pods has.
 	apps = 10
 	// annotation is about how many bytes of annotations an API server accepts.
 	annotation = 250_000
+	// settlers is how many requests create what the tenant has before the attack. A new budget waits until its webhook replica has read the other budgets of the namespace, once
+	// for all that are created meanwhile. With more requests than that, budgets exceed the 5 s of their webhook on a machine whose processors have other work.
+	settlers = 8
 	// body is what the tenant sends to the webhook, without credentials.
 	body = 1 << 20
 )
@@ -55,7 +59,17 @@ var (
 	configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 )
 
-// tenant is the hostile one. It has a namespace of its own in each phase.
+// enemy is the hostile tenant: one user with several namespaces, new ones in each phase. It makes each request in the next of them.
+type enemy struct {
+	namespaces []*tenant
+
+	mu      sync.Mutex
+	did     map[string]int
+	took    map[string]time.Duration
+	answers answers
+}
+
+// tenant is the hostile one in one of its namespaces.
 type tenant struct {
 	cluster   *harness.Cluster
 	client    kubernetes.Interface
@@ -68,15 +82,10 @@ type tenant struct {
 	// convert is where the webhook converts objects for anybody who can connect.
 	convert  string
 	stranger *http.Client
-
-	mu      sync.Mutex
-	did     map[string]int
-	took    map[string]time.Duration
-	answers answers
 }
 
 // costs is how long the requests of each kind took on average. It helps to find out which of them hurts.
-func (e *tenant) costs() string {
+func (e *enemy) costs() string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(e.did)) {
 		all = append(all, fmt.Sprintf("%s: %d, %.0f ms", name, e.did[name], ms(e.took[name]/time.Duration(e.did[name]))))
@@ -95,11 +104,20 @@ func (a answers) String() string {
 	return strings.Join(all, ", ")
 }
 
+func newEnemy(t *testing.T, cluster *harness.Cluster, hostile bool) *enemy {
+	t.Helper()
+	e := &enemy{did: map[string]int{}, took: map[string]time.Duration{}, answers: answers{}}
+	for range *namespaces {
+		e.namespaces = append(e.namespaces, newTenant(t, cluster, hostile))
+	}
+	return e
+}
+
 func newTenant(t *testing.T, cluster *harness.Cluster, hostile bool) *tenant {
 	t.Helper()
-	e := &tenant{cluster: cluster, hostile: hostile, pods: mostPods, budgets: mostBudgets, spreads: mostSpreads, did: map[string]int{}, took: map[string]time.Duration{}, answers: answers{}}
-	if *length < large {
-		e.pods, e.budgets, e.spreads = e.pods/5, e.budgets/5, e.spreads/5
+	e := &tenant{cluster: cluster, hostile: hostile, pods: mostPods, budgets: mostBudgets, spreads: mostSpreads}
+	if parts := 5 * *namespaces; *length < large {
+		e.pods, e.budgets, e.spreads = e.pods/parts, e.budgets/parts, e.spreads/parts
 	}
 	var err error
 	if e.namespace, err = cluster.CreateNamespace(t.Context(), "tenant"); err != nil {
@@ -122,18 +140,25 @@ func newTenant(t *testing.T, cluster *harness.Cluster, hostile bool) *tenant {
 	return e
 }
 
-// settle creates what the tenant has from the start: pods that budgets protect, as many budgets as it may have but a few, and spreads.
+// settle creates what the tenant has in each namespace from the start: pods that budgets protect, as many budgets as it may have but a few, and spreads.
+func (e *enemy) settle(t *testing.T) {
+	t.Helper()
+	for _, one := range e.namespaces {
+		one.settle(t)
+	}
+}
+
 func (e *tenant) settle(t *testing.T) {
 	t.Helper()
 	working, ctx := errgroup.WithContext(t.Context())
-	working.SetLimit(*flooded)
+	working.SetLimit(settlers)
 	for i := range max(e.pods, e.budgets, e.spreads) {
 		working.Go(func() error {
 			var errs []error
 			if i < e.pods {
 				errs = append(errs, e.create(ctx, e.pod(fmt.Sprint("pod-", i), i%apps)))
 			}
-			if i < e.budgets-few {
+			if i < e.budgets-e.budgets/fewer {
 				errs = append(errs, e.createOwn(ctx, v1beta1.Resource, e.budget(i)))
 			}
 			if i < e.spreads {
@@ -160,7 +185,7 @@ func (e *tenant) settle(t *testing.T) {
 }
 
 // start attacks until stop.
-func (e *tenant) start(ctx context.Context) (stop func()) {
+func (e *enemy) start(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	only := regexp.MustCompile(*attacking)
 	var working sync.WaitGroup
@@ -189,7 +214,7 @@ func (e *tenant) start(ctx context.Context) (stop func()) {
 			working.Go(func() {
 				defer func() { <-busy }()
 				began := time.Now()
-				err := one.do(ctx, e, i, random)
+				err := one.do(ctx, e.namespaces[i%len(e.namespaces)], i, random)
 				if ctx.Err() != nil {
 					return
 				}
@@ -214,7 +239,14 @@ func reasonOf(err error) string {
 	return "other errors"
 }
 
-// leave deletes the tenant's namespace and waits for its end. The namespace controller asks no budget.
+// leave deletes the tenant's namespaces and waits for their end. The namespace controller asks no budget.
+func (e *enemy) leave(t *testing.T) {
+	t.Helper()
+	for _, one := range e.namespaces {
+		one.leave(t)
+	}
+}
+
 func (e *tenant) leave(t *testing.T) {
 	t.Helper()
 	if err := e.cluster.Client.CoreV1().Namespaces().Delete(t.Context(), e.namespace, metav1.DeleteOptions{}); err != nil {
@@ -283,7 +315,7 @@ var attacks = []struct {
 		return e.client.CoreV1().Pods(e.namespace).DeleteCollection(ctx, metav1.DeleteOptions{DryRun: dryRun}, metav1.ListOptions{LabelSelector: fmt.Sprint("app=app-", random.IntN(apps))})
 	}},
 	{"create a budget with the largest selector", func(ctx context.Context, e *tenant, i int, _ *rand.Rand) error {
-		return e.createOwn(ctx, v1beta1.Resource, e.budget(e.budgets-few+i))
+		return e.createOwn(ctx, v1beta1.Resource, e.budget(e.budgets-e.budgets/fewer+i))
 	}},
 	{"create a budget of a workload that does not exist", func(ctx context.Context, e *tenant, i int, _ *rand.Rand) error {
 		own := e.own(v1beta1.Kind, fmt.Sprint("missing-", i))
@@ -395,7 +427,7 @@ func (e *tenant) own(kind schema.GroupVersionKind, name string) *unstructured.Un
 	return own
 }
 
-// budget is as large as Berth accepts: 20 requirements with 200 keys and values. Those of the first apps cover pods of the tenant.
+// budget is as large as Berth accepts: 20 requirements with 200 keys and values, and 32 KiB in all. Those of the first apps cover pods of the tenant.
 func (e *tenant) budget(i int) *unstructured.Unstructured {
 	own := e.own(v1beta1.Kind, fmt.Sprint("budget-", i%e.budgets))
 	var expressions []any
@@ -408,6 +440,7 @@ func (e *tenant) budget(i int) *unstructured.Unstructured {
 	}
 	own.Object["spec"] = map[string]any{"minAvailable": int64(1), "selector": map[string]any{
 		"matchLabels": map[string]any{"app": fmt.Sprint("app-", i%e.budgets)}, "matchExpressions": expressions}}
+	own.SetAnnotations(map[string]string{"example.com/note": strings.Repeat("n", 18_000)})
 	return own
 }
 

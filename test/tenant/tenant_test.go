@@ -30,8 +30,9 @@ var (
 	seed   = flag.Uint64("seed", 1, "seed of the attack")
 	rate   = flag.Int("rate", 30, "requests of the hostile tenant in a second")
 	// attacking leaves out attacks, to find out which of them hurts. Latencies are judged all the same.
-	attacking = flag.String("only", "", "a regular expression: which attacks of the hostile tenant to make")
-	flooded   = flag.Int("clients", 8, "how many requests of the hostile tenant may be under way")
+	attacking  = flag.String("only", "", "a regular expression: which attacks of the hostile tenant to make")
+	flooded    = flag.Int("clients", 32, "how many requests of the hostile tenant may be under way")
+	namespaces = flag.Int("namespaces", 4, "how many namespaces the hostile tenant has")
 )
 
 const (
@@ -85,12 +86,12 @@ func TestAHostileTenantSlowsNobodyElse(t *testing.T) {
 		load   load
 		length time.Duration
 	}{{quiet, sixth}, {flood, sixth}, {attack, 2 * sixth}, {flood, sixth}, {quiet, sixth}} {
-		var enemy *tenant
+		var hostile *enemy
 		stop := func() {}
 		if phase.load != quiet {
-			enemy = newTenant(t, cluster, phase.load == attack)
-			enemy.settle(t)
-			stop = enemy.start(t.Context())
+			hostile = newEnemy(t, cluster, phase.load == attack)
+			hostile.settle(t)
+			stop = hostile.start(t.Context())
 		}
 		idle, err := cluster.CPU()
 		if err != nil {
@@ -103,17 +104,17 @@ func TestAHostileTenantSlowsNobodyElse(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Logf("%s: processor time in %s: %v", phase.load, phase.length, busy.Since(idle))
-		if enemy == nil {
+		if hostile == nil {
 			continue
 		}
-		t.Logf("%s: %s; %s", phase.load, enemy.answers, enemy.costs())
+		t.Logf("%s: %s; %s", phase.load, hostile.answers, hostile.costs())
 		if sent[phase.load] == nil {
 			sent[phase.load] = map[string]int{}
 		}
-		for name, count := range enemy.did {
+		for name, count := range hostile.did {
 			sent[phase.load][name] += count
 		}
-		enemy.leave(t)
+		hostile.leave(t)
 		n.rest(t)
 	}
 
