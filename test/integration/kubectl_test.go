@@ -115,7 +115,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: viewer}]
 	pods, _, _ := kubectl(t, "-n", ns, "get", "pods", "-l", "berth.dev/subset=a", "-o", "name")
 	waitFor(t, "an answer for somebody who may read the namespace alone", func(context.Context) (string, error) {
 		out, log, failed := kubectl(t, "berth", "-n", ns, "explain", strings.TrimSpace(pods), "--as", "viewer")
-		if failed || !strings.Contains(log, "without nodes: nodes is forbidden") || !strings.Contains(out, "why: a comes first") {
+		if failed || !strings.Contains(log, "kubectl berth: without nodes: ") || !strings.Contains(out, "why: a comes first") {
 			return out + log, nil
 		}
 		return "", nil

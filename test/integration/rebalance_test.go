@@ -168,7 +168,7 @@ func TestKubectlBerthRebalanceSaysWhatToDo(t *testing.T) {
 		"no permission":     {[]string{"--dry-run", "--as", "nobody"}, "ask for a role that allows it"},
 		"no cluster":        {[]string{"--dry-run", "--server", "https://127.0.0.1:1"}, "no API server answers at https://127.0.0.1:1"},
 		"no policy":         {[]string{"--dry-run", "--policy-config-file=nowhere.yaml"}, "nowhere.yaml"},
-		"no such format":    {[]string{"--dry-run", "-o", "xml"}, "must be one of table, wide, json, yaml"},
+		"no such format":    {[]string{"--dry-run", "-o", "xml"}, "allowed formats are: json, jsonpath, name, wide, yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, log, failed := kubectl(t, append([]string{"berth", "rebalance"}, tc.args...)...)
