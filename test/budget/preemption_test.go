@@ -103,11 +103,15 @@ func marked(t *testing.T, namespace string) (names []string) {
 func TestPreemptionSparesPodsWithoutRoomAndTakesThemWhenThereIsSome(t *testing.T) {
 	namespace, node := fullNode(t, "minAvailable: 2")
 	w := watch(t, namespace, 2)
+	asked := reviews(t, namespace, anyone)
 	apply(t, namespace, fmt.Sprintf(urgent, "berth-scheduler", node))
 	waitFor(t, "the urgent pod to be told whom it cannot have", func(ctx context.Context) (string, error) {
 		on, why := scheduled(ctx, t, namespace)
 		return map[bool]string{false: why}[on == "" && strings.Contains(why, "PodUnavailableBudget")], nil
 	})
+	if n := asked.Load(); n < 1 || n > 2 {
+		t.Errorf("the API server was asked %d times about two victims, want once about each at most", n)
+	}
 	if names := marked(t, namespace); len(names) > 0 {
 		t.Errorf("%v were told that they are being preempted", names)
 	}
