@@ -3,6 +3,7 @@ package kubelet
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -188,7 +189,7 @@ func TestAPodOfALostKubeletHoldsItsSlot(t *testing.T) {
 	w.waitFor(soon, "two pods, and one that waits", func() string { return w.bound(2, 1) })
 	stop := w.answers()
 
-	resume, err := the.Sandbox.Halt(sandbox.Kubelet, len(pools)-1)
+	resume, err := the.Sandbox.Halt(sandbox.Kubelet, slices.Index(pools, lost))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,16 +224,12 @@ func TestAPodOfALostKubeletHoldsItsSlot(t *testing.T) {
 
 // TestAKilledContainerdChangesNothing: containers run on, and the kubelet finds them again.
 func TestAKilledContainerdChangesNothing(t *testing.T) {
-	w := newWorld(t, budget+workload{replicas: 2, pool: kept, grace: 1}.yaml())
+	w := newWorld(t, budget+workload{replicas: 2, pool: restarted, grace: 1}.yaml())
 	pods := w.ready(2)
 	w.counts(soon, 2, 1)
 	stop := w.answers()
-	for replica, pool := range pools {
-		if pool == kept {
-			if err := the.Sandbox.Signal(sandbox.Containerd, replica, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
-		}
+	if err := the.Sandbox.Signal(sandbox.Containerd, slices.Index(pools, restarted), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
 	}
 	for _, pod := range pods {
 		w.waitFor(soon, "exec", func() string {

@@ -39,12 +39,13 @@ var the *harness.Cluster
 
 // The nodes by what happens to them, as in their label "pool". Tests that run at the same time share the first two.
 const (
-	kept    = "kept"
-	drained = "drained"
-	lost    = "lost"
+	kept      = "kept"
+	drained   = "drained"
+	lost      = "lost"
+	restarted = "restarted"
 )
 
-var pools = []string{kept, kept, drained, lost}
+var pools = []string{kept, kept, drained, lost, restarted}
 
 func TestMain(m *testing.M) {
 	flag.Parse()
