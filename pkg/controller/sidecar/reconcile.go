@@ -424,7 +424,7 @@ func (f *found) count(status *v1beta1.SidecarSetStatus) {
 		switch {
 		case pod.Updated:
 			status.UpdatedPods++
-			if pod.Ready {
+			if pod.Available() {
 				status.UpdatedReadyPods++
 			}
 		case pod.Why != "" && !pod.Over:

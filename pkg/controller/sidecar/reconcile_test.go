@@ -151,6 +151,22 @@ func TestACacheThatIsOlderThanAnUpdateIsNotPlannedWith(t *testing.T) {
 	r.expectUpdated("it has restarted", "p0 p1")
 }
 
+// TestAnUpdatedPodCountsAsReadyOnceItsKubeletSaysSo: until then its condition Ready is that of the old container.
+func TestAnUpdatedPodCountsAsReadyOnceItsKubeletSaysSo(t *testing.T) {
+	r := newRollout(t)
+	r.expectUpdated("first", "p0")
+	r.cache = r.stored()
+	r.clock.Step(time.Minute) // the status is written a few times a minute at most
+	r.expectUpdated("the container has not restarted", "p0")
+	set := &v1beta1.SidecarSet{}
+	if err := r.live.Get(t.Context(), types.NamespacedName{Name: "log"}, set); err != nil {
+		t.Fatal(err)
+	}
+	if s := &set.Status; s.ReadyPods != 3 || s.UpdatedPods != 1 || s.UpdatedReadyPods != 0 {
+		t.Errorf("%d ready, %d updated, %d updated and ready; want 3, 1, 0", s.ReadyPods, s.UpdatedPods, s.UpdatedReadyPods)
+	}
+}
+
 func TestAPodThatIsGoneAfterItsUpdateIsNotWaitedFor(t *testing.T) {
 	r := newRollout(t)
 	r.expectUpdated("first", "p0")

@@ -413,7 +413,7 @@ type SidecarSetStatus struct {
 	// +optional
 	ReadyPods int32 `json:"readyPods"`
 
-	// UpdatedReadyPods is how many of those with the latest version are ready.
+	// UpdatedReadyPods is how many of those with the latest version are ready, and run it by the report of their kubelet.
 	//
 	// +optional
 	UpdatedReadyPods int32 `json:"updatedReadyPods,omitempty"`
