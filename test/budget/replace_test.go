@@ -41,7 +41,7 @@ func expectPods(t *testing.T, namespace, what string, controllers ...string) {
 		if err != nil {
 			return "", err
 		}
-		seen, counted := "", map[string]int{}
+		seen, counted := fmt.Sprintf("%d pods: ", len(all)), map[string]int{}
 		for i := range all {
 			seen += fmt.Sprintf("%s of %s; ", describe(&all[i]), controllerOf(&all[i]))
 			counted[controllerOf(&all[i])]++

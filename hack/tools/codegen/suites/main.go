@@ -192,6 +192,9 @@ func (s *suites) Event(event testjson.TestEvent, execution *testjson.Execution) 
 		s.took[event.Package] = took
 	}
 	fmt.Printf("%s %-55s %4d tests %7.1fs   %d left, about %.0fs\n", mark, short(event.Package), of.Total, took.Seconds(), len(s.left), s.rest().Seconds())
+	for _, test := range of.Failed { // now, and not after the other suites
+		fmt.Printf("       %s\n       %s\n", test.Test, strings.Join(of.OutputLines(test), "       "))
+	}
 	return nil
 }
 
