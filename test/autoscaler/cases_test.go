@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -517,16 +518,23 @@ spec: {selector: {matchLabels: {app: plain}}, maxUnavailable: %d, keepPodDisrupt
 	s.pods.set(pods)
 	const generation = "example.com/generation"
 	s.patchPool("elastic", fmt.Sprintf(`{"spec":{"template":{"metadata":{"labels":{%q:"2"}}}}}`, generation)) // each node has to be replaced
-	s.wait("Karpenter to say that the budget holds the nodes", func(ctx context.Context) (string, error) {
-		events, err := the.Client.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "reason=DisruptionBlocked"})
+	s.wait("Karpenter to know that each node has to be replaced", func(ctx context.Context) (string, error) {
+		claims, err := the.Dynamic.Resource(nodeClaims).List(ctx, metav1.ListOptions{LabelSelector: "karpenter.sh/nodepool=" + s.namespace + "-elastic"})
 		if err != nil {
 			return "", err
 		}
-		return map[bool]string{false: fmt.Sprintf("none of %d events does", len(events.Items))}[slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
-			return strings.Contains(e.Message, "prevents pod evictions") && strings.Contains(e.Message, s.namespace+"/plain")
-		})], nil
+		for i := range claims.Items {
+			conditions, _, err := unstructured.NestedSlice(claims.Items[i].Object, "status", "conditions")
+			if err != nil || !slices.ContainsFunc(conditions, func(c any) bool {
+				condition, is := c.(map[string]any)
+				return is && condition["type"] == "Drifted" && condition["status"] == "True"
+			}) {
+				return fmt.Sprintf("%s has %v", claims.Items[i].GetName(), conditions), err
+			}
+		}
+		return "", nil
 	})
-	s.expectToStay(map[string]int{"elastic": pods}, 10*time.Second)
+	s.expectToStay(map[string]int{"elastic": pods}, 20*time.Second)
 	if names, err := s.tainted(t.Context()); err != nil || len(names) > 0 {
 		t.Errorf("Karpenter has begun with %v, error %v", names, err)
 	}
@@ -634,10 +642,13 @@ func TestAdaptivePodsGoOnAfterAWaitInVain(t *testing.T) {
 			s.nodePool("normal", "")
 			s.limit("normal", tc.cpus)
 			s.nodePool("elastic", "")
+			for _, pool := range []string{"normal", "elastic"} { // Karpenter may join the nodes that it made for the first pods and for later ones
+				s.patchPool(pool, `{"spec":{"disruption":{"consolidateAfter":"Never"}}}`)
+			}
 			s.open(6, "type: Adaptive, adaptive: {rescheduleCriticalSeconds: 10}", "500m")
 			s.expect(tc.want)
 			if moved := s.pods.deleted(); moved > 0 {
-				t.Errorf("%d ready pods were deleted", moved)
+				t.Errorf("%d ready pods were deleted\n%s", moved, s.state())
 			}
 		})
 	}

@@ -187,7 +187,7 @@ func TestArchive(t *testing.T) {
 	t.Run("it finds berth-whatif beside itself, behind the link", func(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), link, "explain", "--help")
 		cmd.Env = []string{"PATH=", "HOME=" + t.TempDir()}
-		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "kubectl berth explain pod/NAME [flags]") || !strings.Contains(string(out), "--output") {
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "kubectl berth explain POD... [flags]") || !strings.Contains(string(out), "--output") {
 			t.Errorf("%v: %s", err, out)
 		}
 	})
@@ -213,7 +213,7 @@ func expectFastStart(t *testing.T, program string) {
 		cmd := exec.CommandContext(t.Context(), program, "status", "--server", server.URL, "-n", "shop")
 		cmd.Env = []string{"HOME=" + t.TempDir()}
 		began := time.Now()
-		if out, err := cmd.CombinedOutput(); err != nil || string(out) != "No WorkloadSpreads found.\n" {
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != "No resources found in shop namespace.\n" {
 			t.Fatalf("%v: %s", err, out)
 		}
 		passed = append(passed, time.Since(began))
