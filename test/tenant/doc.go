@@ -1,4 +1,4 @@
-// Package tenant lets a hostile tenant work beside another one, and measures what the other one notices. The hostile tenant has the cluster's role edit in four
+// Package tenant lets a hostile tenant work beside another one, and measures what the other one notices. The hostile tenant has the cluster's role edit in
 // namespaces of its own, with what Berth adds to that role, and nothing else.
 //
 // What the test judges is the difference that Berth makes. Any tenant who floods an API server slows it for all others, with or without Berth. So the tenant

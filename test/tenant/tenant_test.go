@@ -31,8 +31,8 @@ var (
 	rate   = flag.Int("rate", 30, "requests of the hostile tenant in a second")
 	// attacking leaves out attacks, to find out which of them hurts. Latencies are judged all the same.
 	attacking  = flag.String("only", "", "a regular expression: which attacks of the hostile tenant to make")
-	flooded    = flag.Int("clients", 32, "how many requests of the hostile tenant may be under way")
-	namespaces = flag.Int("namespaces", 4, "how many namespaces the hostile tenant has")
+	flooded    = flag.Int("clients", 8, "how many requests of the hostile tenant may be under way")
+	namespaces = flag.Int("namespaces", 1, "how many namespaces the hostile tenant has")
 )
 
 const (
