@@ -328,10 +328,12 @@ func (s *store) judge(ctx context.Context, pub *v1beta1.PodUnavailableBudget, co
 		verdicts[i].covers = count.Covers(requests[i].Pod.UID) || policy.Target == nil && count.Selector.Matches(labels.Set(requests[i].Pod.Labels))
 	}
 	trial, binding := sort(count, requests)
-	for _, asked := range []asked{trial, binding} {
-		for i, index := range asked.index {
-			if r := &requests[index]; policy.ReplaceFirst > 0 && !r.ByWorkload && (!r.DryRun || r.trial) { // a dry run must not promise what nobody has written down
-				s.lookForObstacle(ctx, count.Find(r.Pod.UID), &asked.requests[i])
+	if policy.ReplaceFirst > 0 {
+		for _, asked := range []asked{trial, binding} {
+			for i, v := range policy.Decide(facts, asked.requests, s.now()).Verdicts {
+				if r := &requests[asked.index[i]]; !v.Allowed && !r.ByWorkload && (!r.DryRun || r.trial) { // a dry run must not promise what nobody has written down
+					s.lookForObstacle(ctx, count.Find(r.Pod.UID), &asked.requests[i])
+				}
 			}
 		}
 	}
@@ -351,7 +353,7 @@ func (s *store) judge(ctx context.Context, pub *v1beta1.PodUnavailableBudget, co
 // mostVolumes of a pod are looked at, because each claim is one read.
 const mostVolumes = 32
 
-// lookForObstacle says in a request whether a new pod can be made before this one is deleted or evicted.
+// lookForObstacle says in a request for which there is no room whether a new pod can be made before this one is deleted or evicted.
 func (s *store) lookForObstacle(ctx context.Context, pod *corev1.Pod, r *budget.Request) {
 	switch {
 	case r.Operation != v1beta1.OperationDelete && r.Operation != v1beta1.OperationEvict, budget.HandoverOf(pod) != nil:

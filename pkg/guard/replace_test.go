@@ -1,6 +1,8 @@
 package guard
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -140,5 +142,34 @@ func TestWhoIsAWorkloadsController(t *testing.T) {
 		if got := isWorkloadController(name); got != want {
 			t.Errorf("%s: got %t", name, got)
 		}
+	}
+}
+
+// TestNoClaimIsReadWhileThereIsRoom: only a refusal asks whether a new pod can be made first.
+func TestNoClaimIsReadWhileThereIsRoom(t *testing.T) {
+	reads := 0
+	c := cluster(t, 2, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+		if _, is := into.(*corev1.PersistentVolumeClaim); is {
+			reads++
+		}
+		return c.Get(ctx, key, into, opts...)
+	}})
+	pod, pubs := &corev1.Pod{}, &v1beta1.PodUnavailableBudgetList{}
+	if err := c.List(t.Context(), pubs); err != nil {
+		t.Fatal(err)
+	}
+	pub := &pubs.Items[0]
+	pub.Spec.MaxUnavailable, pub.Spec.ReplaceFirst = ptr.To(intstr.FromInt32(1)), &v1beta1.ReplaceFirst{}
+	if err := errors.Join(c.Update(t.Context(), pub), c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web-0"}, pod)); err != nil {
+		t.Fatal(err)
+	}
+	pod.Labels["pod-template-hash"] = "x"
+	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	if err := c.Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	v, err := New(c, c, c, Options{}).Decide(t.Context(), Request{Pod: pod, Operation: v1beta1.OperationEvict})
+	if err != nil || !v.Allowed || reads != 0 {
+		t.Errorf("got %+v, %v, with %d reads of claims; want it allowed without one", v, err, reads)
 	}
 }

@@ -194,8 +194,8 @@ func (b *bookings) count(in *candidate) (kept subset.Counts, alike int32, _ erro
 				if known.admitted != nil {
 					of.spread, of.picked = known.admitted.Spread, known.admitted.Subset
 				}
-				same, known := adopted[of]
-				if index = same; !known || in.policy.Kruise { // then labels count, too
+				same, found := adopted[of]
+				if index = same; !found || in.policy.Kruise { // then labels count, too
 					var err error
 					if pod.Node, err = in.node(pod.NodeName); err != nil {
 						return nil, 0, err

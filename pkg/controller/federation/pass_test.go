@@ -30,7 +30,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
-	model "github.com/berth-project/berth/pkg/federation"
 	"github.com/berth-project/berth/pkg/members"
 	"github.com/berth-project/berth/pkg/turns"
 )
@@ -276,13 +275,6 @@ func (f *fleet) settle(t testing.TB, r *reconciler) {
 		}
 	}
 	t.Fatal("a pass writes again and again")
-}
-
-// figures makes every cluster report room for every shape, or takes its figure away.
-func (f *fleet) figures(room *model.Room) {
-	for i := range f.list {
-		f.list[i].Room = room
-	}
 }
 
 // TestAPassAtRest writes nothing, for many FederatedReplicaSets in many clusters.
