@@ -59,8 +59,8 @@ type Request struct {
 // error there is no verdict.
 //
 // Decide asks the budgets in the cache at once. For a protected pod, it also asks the API server which budgets the namespace has, because the cache may
-// lack a new one. It does so at the same time, or afterwards if one of the cached budgets is likely to refuse. Then it asks the budgets that the cache
-// did not have.
+// lack a new one. It does so at the same time, or afterwards if one of the cached budgets is likely to refuse or has others in line. Then it asks the
+// budgets that the cache did not have.
 //
 // The API server answers that list from its memory, which is stale if the API server is cut off from its store. So if none of these budgets covers a
 // protected pod, Decide has the API server list from its store. If one does, Decide misses a second budget that is only in the store.
@@ -84,7 +84,7 @@ func (g *Guard) decide(ctx context.Context, request Request) (verdict, error) {
 	}
 	protected := budget.IsProtected(request.Pod)
 	var remembered *reading[*v1beta1.PodUnavailableBudgetList]
-	if protected && !slices.ContainsFunc(found, candidate.isFull) {
+	if protected && !slices.ContainsFunc(found, func(c candidate) bool { return c.isFull() || g.lines.isBusy(c.name) }) {
 		remembered = g.remembered.ask(ctx, request.Pod.Namespace)
 	}
 	i := &inquiry{request: request, answer: notProtected()}

@@ -83,6 +83,14 @@ func (l *lines) ask(ctx context.Context, name types.NamespacedName, request Requ
 	}
 }
 
+// isBusy is true if a request to the budget has to wait for others.
+func (l *lines) isBusy(name types.NamespacedName) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, busy := l.waiting[name]
+	return busy
+}
+
 // serve runs rounds until the line is empty. A budget has a key in waiting exactly as long as a goroutine serves it. If a round panics, only its own
 // requests fail. The next round runs as usual.
 func (l *lines) serve(ctx context.Context, name types.NamespacedName) {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/test/harness"
@@ -262,7 +263,9 @@ func (c *cluster) removeFinalizers(t *testing.T) {
 // objects returns the objects of all kinds that an installation or its removal may change, with their finalizers.
 func (c *cluster) objects(t *testing.T) map[string]string {
 	t.Helper()
-	client, err := metadata.NewForConfig(c.RESTConfig())
+	config := c.RESTConfig()
+	config.WarningHandler = rest.NoWarnings{} // of kinds that are deprecated
+	client, err := metadata.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
