@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -302,9 +303,20 @@ func (c *cluster) objects(t *testing.T) map[string]string {
 // expectLeft waits until the cluster has the objects that it had before, and more of them only if they may be left.
 func (c *cluster) expectLeft(t *testing.T, before map[string]string, mayBeLeft []string) {
 	t.Helper()
-	waitFor(t, "the cluster to be as before", func(context.Context) (string, error) {
+	waitFor(t, "the cluster to be as before", func(ctx context.Context) (string, error) {
 		now := c.objects(t)
 		var differ []string
+		namespaces, err := c.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return "", err
+		}
+		for _, n := range namespaces.Items {
+			for _, condition := range n.Status.Conditions {
+				if condition.Status == corev1.ConditionTrue { // what its deletion waits for
+					differ = append(differ, fmt.Sprintf("namespace %s: %s", n.Name, condition.Message))
+				}
+			}
+		}
 		for name, finalizers := range now {
 			if was, known := before[name]; (!known || was != finalizers) && !slices.Contains(mayBeLeft, name) {
 				differ = append(differ, fmt.Sprintf("%s is left, finalizers %q", name, finalizers))
