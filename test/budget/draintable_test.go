@@ -123,10 +123,10 @@ func (c *drainCase) String() string {
 	return fmt.Sprintf("%s, %s, %s", c.whose, c.rule, map[bool]string{true: "targetRef", false: "selector"}[c.targeted])
 }
 
-// drainCases reads the tables of docs/operations/troubleshooting.md. Jobs come first, because they take longest: only after 10 s, 20 s and so on does Kubernetes remove an evicted pod and make another.
+// drainCases reads the tables of docs/operations/budgets.md. Jobs come first, because they take longest: only after 10 s, 20 s and so on does Kubernetes remove an evicted pod and make another.
 func drainCases(t *testing.T) (cases []*drainCase) {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "operations", "troubleshooting.md"))
+	page, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "operations", "budgets.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func drainCases(t *testing.T) (cases []*drainCase) {
 	return cases
 }
 
-// TestWhichDrainsEnd runs kubectl drain for each cell of the tables in docs/operations/troubleshooting.md, in namespaces and on nodes of their own. A watcher looks at every revision of the
+// TestWhichDrainsEnd runs kubectl drain for each cell of the tables in docs/operations/budgets.md, in namespaces and on nodes of their own. A watcher looks at every revision of the
 // pods meanwhile. Where a drain waits, the refusal must name the reason and the way out, and the drain must end once somebody has gone that way.
 func TestWhichDrainsEnd(t *testing.T) {
 	harness.Long(t)

@@ -89,7 +89,7 @@ func refusedToKubernetes(r *admissionv1.AdmissionRequest, answer *admissionv1.Ad
 }
 
 // TestATaintTakesNoMoreThanTheBudget: case 17, a node that is ready. The taint controller tries five times in quick succession. Then it ignores the
-// pod until the taint changes; see docs/operations/troubleshooting.md. So the test changes the taint until no pod is left.
+// pod until the taint changes; see docs/operations/budgets.md. So the test changes the taint until no pod is left.
 func TestATaintTakesNoMoreThanTheBudget(t *testing.T) {
 	namespace := web(t, 10, "maxUnavailable: 1")
 	watch(t, namespace, 9)
