@@ -21,7 +21,7 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// onlyScheduler is the deployed configuration with a profile for all other pods, as in docs/install.md.
+// onlyScheduler is the deployed configuration with a profile for all other pods, as in docs/schedulers.md.
 func onlyScheduler(t *testing.T) []byte {
 	t.Helper()
 	const profiles = "\nprofiles:\n"
@@ -83,7 +83,7 @@ var (
 
 const (
 	fewNodes, places, wantUrgent = 20, 2, 20
-	// apartTaint keeps pods without a spread off the nodes of spreads, as in docs/install.md.
+	// apartTaint keeps pods without a spread off the nodes of spreads, as in docs/schedulers.md.
 	apartTaint = "example.com/spreads"
 )
 
@@ -100,19 +100,19 @@ func TestTheOnlySchedulerFillsNoNodeTwice(t *testing.T) {
 	}
 }
 
-// TestNodesApartAreNotFilledTwice: two schedulers, and a taint keeps pods without a spread off the nodes of the spread. The policy of docs/install.md refuses pods that tolerate the
+// TestNodesApartAreNotFilledTwice: two schedulers, and a taint keeps pods without a spread off the nodes of the spread. The policy of docs/schedulers.md refuses pods that tolerate the
 // taint and name another scheduler.
 func TestNodesApartAreNotFilledTwice(t *testing.T) {
 	t.Parallel() // it has a cluster of its own
 	cluster := startRivals(t, sandbox.Config{Name: "apart"}, product.Options{}, fewNodes/2)
-	text, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "install.md"))
+	text, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "schedulers.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, policy, _ := strings.Cut(string(text), "<!-- nodes apart -->\n```yaml\n")
 	policy, _, found := strings.Cut(policy, "```")
 	if !found {
-		t.Fatal("docs/install.md has no policy for nodes apart")
+		t.Fatal("docs/schedulers.md has no policy for nodes apart")
 	}
 	if err := cluster.ApplyYAML(t.Context(), "default", policy); err != nil {
 		t.Fatal(err)
