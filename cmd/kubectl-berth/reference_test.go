@@ -13,7 +13,7 @@ import (
 
 // The commands that berth-whatif runs are commands of kubectl berth for its users, so their flags are on the same page.
 func TestFlagsAreOnTheirPage(t *testing.T) {
-	root, other := cli.NewCommand(genericiooptions.NewTestIOStreamsDiscard()), whatif.NewCommand(genericiooptions.NewTestIOStreamsDiscard(), nil)
+	root, other := cli.NewCommand(genericiooptions.NewTestIOStreamsDiscard()), whatif.NewCommand(genericiooptions.NewTestIOStreamsDiscard())
 	runs := map[string]*cobra.Command{}
 	for _, command := range other.Commands() {
 		runs[command.Name()] = command

@@ -19,7 +19,7 @@ const program = "berth-whatif"
 
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == program {
-		os.Exit(console.Main(whatif.NewCommand(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}, nil)))
+		os.Exit(console.Main(whatif.NewCommand(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})))
 	}
 	os.Exit(m.Run())
 }
@@ -72,7 +72,7 @@ func TestCommandsOfBerthWhatifAreCommandsOfKubectlBerth(t *testing.T) {
 		"it runs":                      {[]string{"simulate", "-f", file, "--replicas", "3"}, "a          0      2      2", "", 0},
 		"flags before the command":     {[]string{"-n", "shop", "--request-timeout=1s", "simulate", "-f", file, "--replicas=3"}, "3 replicas", "", 0},
 		"--help":                       {[]string{"explain", "--help"}, "kubectl berth explain POD... [flags]", "", 0},
-		"help":                         {[]string{"help", "rebalance"}, "--policy-config-file", "", 0},
+		"help":                         {[]string{"help", "simulate"}, "--from-cluster", "", 0},
 		"the list of commands":         {[]string{"--help"}, console.Simulate.Short, "", 0},
 		"an unknown flag":              {[]string{"explain", "--why"}, "", "kubectl berth: unknown flag: --why\n", 1},
 		"a wrong argument":             {[]string{"explain", "node/web", "--server=http://127.0.0.1:1"}, "", "kubectl berth: node/web: name objects as NAME, TYPE/NAME or TYPE NAME, where TYPE is a pod\n", 1},
@@ -80,7 +80,7 @@ func TestCommandsOfBerthWhatifAreCommandsOfKubectlBerth(t *testing.T) {
 		"completion of commands":       {[]string{"__complete", "expl"}, "explain\t" + console.Explain.Short + "\n", "ShellCompDirectiveNoFileComp", 0},
 		"completion of flags":          {[]string{"__complete", "explain", "--out"}, "--output\tOutput format", "ShellCompDirective", 0},
 		"completion after other flags": {[]string{"__complete", "-n", "shop", "simulate", "--from-cluster", "--sc"}, "--scale\t", "ShellCompDirective", 0},
-		"completion of kubectl's":      {[]string{"__complete", "rebalance", "--kubec"}, "--kubeconfig\t", "ShellCompDirective", 0},
+		"completion of kubectl's":      {[]string{"__complete", "explain", "--kubec"}, "--kubeconfig\t", "ShellCompDirective", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, errOut, code := berth(tc.args...)

@@ -1,4 +1,4 @@
-// Command berth-whatif is the part of "kubectl berth" that contains kube-scheduler's filters and the descheduler. kubectl-berth starts it.
+// Command berth-whatif is the part of "kubectl berth" that contains kube-scheduler's filters. kubectl-berth starts it.
 package main
 
 import (
@@ -8,9 +8,8 @@ import (
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/cli/whatif"
-	"github.com/berth-project/berth/pkg/plugins/descheduling"
 )
 
 func main() {
-	os.Exit(console.Main(whatif.NewCommand(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}, descheduling.Register)))
+	os.Exit(console.Main(whatif.NewCommand(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})))
 }

@@ -63,10 +63,8 @@ var checks = []check{
 	{"definitions", checkDefinitions},
 	{"conversion", checkConversion},
 	{"webhooks", checkWebhooks},
-	{"certificates", checkCertificates},
 	{"scheduler", checkScheduler},
 	{"controller", checkController},
-	{"united", checkUnited},
 	{"OpenKruise", func(ctx context.Context, c *console.Cluster) (string, []string, error) {
 		return checkKruise(ctx, c, "run `kubectl berth migrate --from kruise` again")
 	}},
@@ -92,7 +90,7 @@ func (c *doctorCommand) checks() []check {
 	if !c.beforeInstall {
 		return checks
 	}
-	before := []check{{"API server", checkServer}, {"rights", checkOwnRights}}
+	before := []check{{"API server", checkServer}}
 	if c.certificates == certManager {
 		before = append(before, check{certManager, checkCertManager})
 	}
@@ -384,15 +382,6 @@ func checkScheduler(ctx context.Context, c *console.Cluster) (string, []string, 
 // checkController does not take a missing lease for a problem: with --leader-elect=false there is none.
 func checkController(ctx context.Context, c *console.Cluster) (string, []string, error) {
 	return checkLease(ctx, c, "berth-controller")
-}
-
-// checkUnited does not take a missing lease for a problem either: what creates workloads may be left out.
-func checkUnited(ctx context.Context, c *console.Cluster) (string, []string, error) {
-	well, problems, err := checkLease(ctx, c, "berth-united")
-	if apierrors.IsNotFound(err) {
-		return "has never led: it is left out, or has one replica without a lease", nil, nil
-	}
-	return well, problems, err
 }
 
 // checkLease looks whether a replica leads.

@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/component-base/config/validation"
 	"k8s.io/utils/clock"
@@ -30,13 +29,9 @@ type Options struct {
 	EvictionTimeout time.Duration
 	// ServerDryRun sends every eviction for the API server to try, with all of its budgets and webhooks, and evicts nothing.
 	ServerDryRun bool
-	// ServerDryRunIn is the only namespace for which ServerDryRun sends evictions. Those of other namespaces count as accepted. Empty is every namespace.
-	ServerDryRunIn string
 	// Explain prints what every cycle decided, as "table" or as "json". Empty prints nothing.
 	Explain string
 
-	// Config of the client. Nil takes the kubeconfig of the framework's options.
-	Config *rest.Config
 	// Out is where Explain prints to.
 	Out io.Writer
 	// Clock that strategies decide by. Nil is the API server's clock.

@@ -94,35 +94,6 @@ func (d *descheduler) lead(ctx context.Context) error {
 	return errNotLeading
 }
 
-// Plan runs one cycle as a dry run and returns what it decided. The report has lines for refused evictions and for spreads that it could not read, so
-// they are no error. Like Run it may be under way only once in a process.
-func Plan(ctx context.Context, options *Options) (*cycle.Report, error) {
-	if !options.isDryRun() {
-		return nil, errors.New("a plan is a dry run")
-	}
-	options.Server.SecureServing.BindPort = 0
-	if err := options.Validate(); err != nil {
-		return nil, err
-	}
-	if err := options.Server.Apply(); err != nil {
-		return nil, err
-	}
-	d, err := prepare(ctx, options)
-	if err != nil {
-		return nil, err
-	}
-	report, err := d.runCycle(ctx)
-	switch {
-	case err != nil && !errors.Is(err, errNothingEvicted):
-		return nil, err
-	case !d.watch.started():
-		return nil, errTooFewNodes
-	}
-	return report, nil
-}
-
-var errTooFewNodes = errors.New("no plan: the descheduler needs at least two ready nodes that match nodeSelector of its policy")
-
 // prepare checks that everything can be read, before anything is watched.
 func prepare(ctx context.Context, options *Options) (*descheduler, error) {
 	server := options.Server
@@ -138,7 +109,7 @@ func prepare(ctx context.Context, options *Options) (*descheduler, error) {
 	}
 	d := &descheduler{options: options, config: config, watch: &watch{}, report: &cycle.Report{}}
 	d.world = cycle.NewWorld(cycle.Options{Clock: options.Clock, DryRun: options.isDryRun(), CallTimeout: options.EvictionTimeout, Report: d.note})
-	d.guard = guarded.New(plain, guarded.Options{Timeout: options.EvictionTimeout, DryRun: options.isDryRun(), DryRunIn: options.ServerDryRunIn,
+	d.guard = guarded.New(plain, guarded.Options{Timeout: options.EvictionTimeout, DryRun: options.isDryRun(),
 		Silent: options.Server.DryRun, TripAfter: tripAfter, Settled: d.world.Settle})
 	server.Client, server.EventClient = d.guard, d.guard
 	syncCtx, cancel := context.WithTimeoutCause(ctx, options.SyncTimeout, fmt.Errorf("not everything could be read within %s", options.SyncTimeout))
@@ -226,12 +197,9 @@ func (d *descheduler) connectMetrics() error {
 // config is the configuration of the client, with the limits of the options.
 func (o *Options) config() (config *rest.Config, err error) {
 	connection := &o.Server.ClientConnection
-	switch {
-	case o.Config != nil:
-		config = rest.CopyConfig(o.Config)
-	case connection.Kubeconfig == "":
+	if connection.Kubeconfig == "" {
 		config, err = rest.InClusterConfig()
-	default:
+	} else {
 		config, err = clientcmd.BuildConfigFromFlags("", connection.Kubeconfig)
 	}
 	if err != nil {
@@ -309,7 +277,7 @@ func (d *descheduler) note(more *cycle.Report) {
 func (d *descheduler) explain(report *cycle.Report) error {
 	switch d.options.Explain {
 	case "table":
-		return report.WriteTable(d.options.Out, false, false)
+		return report.WriteTable(d.options.Out)
 	case "json":
 		return report.WriteJSON(d.options.Out)
 	default:

@@ -89,7 +89,7 @@ func fails(shown []string) bool {
 }
 
 // reading matches commands that change nothing. The test can repeat them until they print the shown output.
-var reading = regexp.MustCompile(`^(bin/)?(kubectl ((-n|--context) \S+ )*(get|describe|top|logs|auth can-i|berth (status|explain|simulate|tree|rebalance --dry-run))|berth-descheduler .*-dry-run|berth-sandbox status|curl)\b`)
+var reading = regexp.MustCompile(`^(bin/)?(kubectl ((-n|--context) \S+ )*(get|describe|top|logs|auth can-i|berth (status|explain|simulate))|berth-descheduler .*-dry-run|berth-sandbox status|curl)\b`)
 
 // reads is true if a command changes nothing.
 func reads(text string) bool {

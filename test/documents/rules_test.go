@@ -89,8 +89,6 @@ func TestOnlyCommandsThatReadAreRepeated(t *testing.T) {
 		"kubectl -n berth-system get pods":        true,
 		"kubectl berth status web":                true,
 		"kubectl get pods | sort | uniq -c":       true,
-		"kubectl berth rebalance --dry-run":       true,
-		"kubectl berth rebalance":                 false,
 		"kubectl get pods && kubectl delete pods": false,
 		"kubectl delete pods --all":               false,
 		"kubectl rollout status deployment/web":   false,

@@ -38,9 +38,10 @@ var notRun = map[string][]struct{ begins, why string }{
 		{"git checkout v1.2.3", "make test-release makes a release twice and compares"},
 	},
 	"docs/migration.md": {
-		{"kubectl berth migrate --from kruise --dry-run", "needs OpenKruise, or its stand-in in test/integration: TestMigrationFromOpenKruiseAndBack"},
-		{"kubectl berth migrate --from kruise --backup $HOME/before-berth --undo", "the same"},
+		{"kubectl berth migrate --from kruise --dry-run=client", "needs OpenKruise, or its stand-in in test/integration: TestMigrationFromOpenKruiseAndBack"},
+		{"for definition in workloadspreads", "needs definitions of OpenKruise that store v1alpha1"},
 	},
+	"docs/descheduler.md":              {{"kubectl -n berth-system create job why", "needs Berth in pods"}},
 	"docs/operations/failure-modes.md": {{"kubectl -n berth-system get leases", "needs Berth in pods"}},
 	"docs/scenarios.md":                {{"bin/berth-sandbox play", "test/sandbox plays a scenario, and another sandbox would take long here"}},
 	"docs/kubectl-berth.md":            {{"kubectl berth ui", "runs until it is ended; test/ui does so"}},

@@ -67,7 +67,7 @@ func TestKubectlBerthStatus(t *testing.T) {
 	if strings.Contains(out, "\x1b") {
 		t.Errorf("colors without a terminal: %q", out)
 	}
-	for command, first := range map[string]string{"status": "web\n", "explain": "web-", "wait": "web\n", "pause": "web\n", "eviction": "web-"} {
+	for command, first := range map[string]string{"status": "web\n", "explain": "web-", "wait": "web\n", "eviction": "web-"} {
 		if out, log, failed := kubectl(t, "__complete", "berth", command, "-n", ns, ""); failed || !strings.HasPrefix(out, first) {
 			t.Errorf("kubectl's completion of %s: %s%s", command, out, log)
 		}
@@ -120,10 +120,10 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: viewer}]
 		}
 		return "", nil
 	})
-	berth(t, ns, []string{"pause", "web"}, "workloadspread.apps.kruise.io/web paused")
-	berth(t, ns, []string{"pause", "ws/web"}, "already paused")
+	if out, log, failed := kubectl(t, "-n", ns, "annotate", "ws/web", "berth.dev/paused=true"); failed {
+		t.Errorf("pausing: %s%s", out, log)
+	}
 	berth(t, ns, []string{"status", "web"}, "paused: the descheduler moves none of its pods")
-	berth(t, ns, []string{"resume", "web"}, "web resumed")
 	berth(t, ns, []string{"version"}, "kubectl-berth", "API server", "no Deployment or CronJob of Berth")
 
 	file := filepath.Join(t.TempDir(), "spread.yaml")

@@ -17,12 +17,11 @@ import (
 // Summary is how a command appears in the list of commands.
 type Summary struct{ Use, Short string }
 
-// The commands of berth-whatif. kubectl-berth starts that program for them, because the scheduler's filters and the descheduler are larger than everything
-// else of it together.
+// The commands of berth-whatif. kubectl-berth starts that program for them, because the scheduler's filters are larger than everything else of it
+// together.
 var (
-	Explain   = Summary{"explain POD...", "Why a pod is where it is, subset by subset, by the scheduler's own filters"}
-	Simulate  = Summary{"simulate (SPREAD | -f FILE)", "Where pods would be with a spread, before it is applied"}
-	Rebalance = Summary{"rebalance [SPREAD...] --dry-run", "Which pods the descheduler would move now, which it would keep, and why"}
+	Explain  = Summary{"explain POD...", "Why a pod is where it is, subset by subset, by the scheduler's own filters"}
+	Simulate = Summary{"simulate (SPREAD | -f FILE)", "Where pods would be with a spread, before it is applied"}
 )
 
 // whatIf is the name of the program.

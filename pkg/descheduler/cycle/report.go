@@ -50,25 +50,18 @@ type Report struct {
 	Unread error `json:"-"`
 }
 
-// WriteTable writes the report for the eye, with the node that each pod is on if it is wide.
-func (r *Report) WriteTable(out io.Writer, wide, noHeader bool) error {
+// WriteTable writes the report for the eye.
+func (r *Report) WriteTable(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	row := func(columns ...string) {
-		if !wide {
-			columns = columns[:len(columns)-1]
-		}
-		fmt.Fprintln(w, strings.Join(columns, "\t"))
-	}
-	if !noHeader {
-		row("STRATEGY", "NAMESPACE", "SPREAD", "POD", "FROM", "TO", "VERDICT", "REASON", "UNTIL", "RESULT", "NODE")
-	}
+	row := func(columns ...string) { fmt.Fprintln(w, strings.Join(columns, "\t")) }
+	row("STRATEGY", "NAMESPACE", "SPREAD", "POD", "FROM", "TO", "VERDICT", "REASON", "UNTIL", "RESULT")
 	for i := range r.Lines {
 		l := &r.Lines[i]
 		until := "-"
 		if l.Until != nil {
 			until = l.Until.UTC().Format(time.RFC3339)
 		}
-		row(l.Strategy, l.Namespace, l.Spread, orDash(l.Pod), orDash(l.From), orDash(l.To), string(l.Verdict), string(l.Reason), until, orDash(string(l.Result)), orDash(l.Node))
+		row(l.Strategy, l.Namespace, l.Spread, orDash(l.Pod), orDash(l.From), orDash(l.To), string(l.Verdict), string(l.Reason), until, orDash(string(l.Result)))
 	}
 	return w.Flush()
 }

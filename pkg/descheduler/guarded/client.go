@@ -27,8 +27,6 @@ type Options struct {
 	Timeout time.Duration
 	// DryRun asks the API server, its budgets and its webhooks, and has nothing evicted.
 	DryRun bool
-	// DryRunIn is the only namespace whose evictions a DryRun sends. Those of other namespaces count as evicted. Empty is every namespace.
-	DryRunIn string
 	// Silent is for a DryRun that sends nothing: every eviction counts as evicted.
 	Silent bool
 	// TripAfter is how many evictions in a row may fail or be left unanswered before no more are sent in the cycle. 0 is any number.
@@ -158,7 +156,7 @@ func (c *Client) send(ctx context.Context, eviction *policyv1.Eviction, meant *i
 	eviction.DeleteOptions.Preconditions = &meant.preconditions
 	if c.options.DryRun {
 		eviction.DeleteOptions.DryRun = []string{metav1.DryRunAll}
-		if in := c.options.DryRunIn; c.options.Silent || in != "" && in != eviction.Namespace {
+		if c.options.Silent {
 			return nil
 		}
 	}

@@ -249,16 +249,6 @@ func TestTheResultOfEachEvictionIsTold(t *testing.T) {
 	}
 }
 
-// A user may have the right to evict pods in one namespace only.
-func TestADryRunSendsEvictionsOfItsNamespace(t *testing.T) {
-	for in, want := range map[string]int32{"": 1, "ns": 1, "other": 0} {
-		s := newServer(t)
-		if err := evict(t.Context(), clientOf(t, s, Options{DryRun: true, DryRunIn: in}), pod("n")); err != nil || s.requests.Load() != want {
-			t.Errorf("in namespace %q: %d requests, want %d: %v", in, s.requests.Load(), want, err)
-		}
-	}
-}
-
 func TestASilentDryRunSendsNothing(t *testing.T) {
 	s := newServer(t)
 	c := clientOf(t, s, Options{DryRun: true, Silent: true})
