@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -24,9 +23,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
@@ -36,7 +33,7 @@ import (
 	"github.com/berth-project/berth/manifests"
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/crd/versions"
+	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/version"
 )
@@ -49,19 +46,18 @@ const (
 	kruiseTemplate = "template"
 	// fieldOwner owns the definitions.
 	fieldOwner = "kubectl-berth"
-	// storageTimeout is how long berth-controller may take to have all objects stored in another version.
-	storageTimeout = 5 * time.Minute
 )
 
-// kruiseGates are OpenKruise's feature gates for the two kinds, with their defaults.
-var kruiseGates = map[string]string{"WorkloadSpread": "true", "PodUnavailableBudgetDeleteGate": "true", "PodUnavailableBudgetUpdateGate": "false"}
+// kruiseGates are OpenKruise's feature gates for the two kinds. The last one is off by default.
+var kruiseGates = []string{"PodUnavailableBudgetDeleteGate", "WorkloadSpread", "PodUnavailableBudgetUpdateGate"}
 
 // migrateCommand is "kubectl berth migrate".
 type migrateCommand struct {
 	out          io.Writer
 	from, backup string
-	dryRun, undo bool
+	dryRun       console.DryRun
 	cluster      *console.Cluster
+	writer       client.Client
 }
 
 // stage is one step of a migration. A step that is done is not done again, so that the command can be repeated at any time.
@@ -77,21 +73,20 @@ func newMigrate(flags *console.Flags, streams genericiooptions.IOStreams) *cobra
 	c := &migrateCommand{out: streams.Out}
 	cmd := &cobra.Command{
 		Use:   "migrate --from kruise",
-		Short: "Take over WorkloadSpreads and PodUnavailableBudgets from OpenKruise, or give them back",
-		Long: `Take over WorkloadSpreads and PodUnavailableBudgets from OpenKruise, step by step, or give them back with --undo. Run it again after each step that it asks
-you to do, and after an error: it goes on where it stopped. While you switch from one to the other, both are active for a while, and each budget and
-quota holds in the stricter of the two ways. With --dry-run it changes nothing. If a step is left to do, the exit code is 1.
+		Short: "Take over WorkloadSpreads and PodUnavailableBudgets from OpenKruise",
+		Long: `Take over WorkloadSpreads and PodUnavailableBudgets from OpenKruise, step by step. Run it again after each step that it asks you to do, and after an error: it
+goes on where it stopped. Meanwhile both are active, and each budget and quota holds in the stricter of the two ways. With --dry-run=client it changes
+nothing, and with --dry-run=server the API server tries the steps before the first one that is yours. If a step is left to do, the exit code is 1.
 
-It never changes OpenKruise's Deployment, which belongs to its chart, and neither installs nor removes Berth. It says which commands do that.`,
-		Example: `  kubectl berth migrate --from kruise --dry-run
-  kubectl berth migrate --from kruise --backup $HOME/before-berth
-  kubectl berth migrate --from kruise --backup $HOME/before-berth --undo`,
+It never changes OpenKruise's Deployment, which belongs to its chart, and it does not install Berth. It says which commands do that. The way back is in docs/migration.md.`,
+		Example: `  kubectl berth migrate --from kruise --dry-run=client
+  kubectl berth migrate --from kruise --backup $HOME/before-berth`,
 		Args: cobra.NoArgs,
 		PreRunE: func(*cobra.Command, []string) error {
 			if c.from != "kruise" {
 				return fmt.Errorf("--from=%s: it must be kruise", c.from)
 			}
-			if !filepath.IsAbs(c.backup) && !c.dryRun {
+			if !filepath.IsAbs(c.backup) && !c.dryRun.Is() {
 				return fmt.Errorf("--backup=%s: it must be an absolute path, so that each run finds the copies of the first one", c.backup)
 			}
 			return nil
@@ -99,61 +94,48 @@ It never changes OpenKruise's Deployment, which belongs to its chart, and neithe
 		RunE: console.OnCluster(flags, c.run),
 	}
 	cmd.Flags().StringVar(&c.from, "from", "", "What to migrate from: kruise.")
-	cmd.Flags().StringVar(&c.backup, "backup", "", "Absolute path of a directory for copies of everything that the command changes. --undo reads it. --dry-run needs none.")
-	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "Say what is left to do, and change nothing.")
-	cmd.Flags().BoolVar(&c.undo, "undo", false, "Go back to OpenKruise.")
+	cmd.Flags().StringVar(&c.backup, "backup", "", "Absolute path of a directory for copies of everything that the command changes. A dry run needs none.")
+	c.dryRun.AddTo(cmd.Flags())
 	return cmd
 }
 
 func (c *migrateCommand) run(ctx context.Context, cluster *console.Cluster, _ []string) error {
-	c.cluster = cluster
-	steps := []stage{
+	c.cluster, c.writer = cluster, c.dryRun.Writer(cluster)
+	left, yours := false, false
+	for _, s := range []stage{
 		{"save", c.checkSaved, c.save},
 		{"install", c.checkInstalled, nil},
 		{"definitions", c.checkOwned, c.own},
-		{"paths", c.checkPaths, c.writePaths},
-		{"webhooks", c.checkEntries, c.writeEntries},
+		{"webhooks", c.checkEntries, c.removeEntries},
 		{"gates", c.checkGates, nil},
 		{"pods", c.checkPods, c.deletePods},
-	}
-	if c.undo {
-		if _, err := os.Stat(c.file("definitions")); err != nil {
-			return fmt.Errorf("--backup %s has no copies of a migration, so nothing can be given back: name the directory of the migration (%w)", c.backup, err)
-		}
-		steps = []stage{
-			{"gates", c.checkGates, nil},
-			{"webhooks", c.checkEntries, c.writeEntries},
-			{"storage", c.checkStoredAsBefore, c.storeAsBefore},
-			{"remove", c.checkRemoved, nil},
-			{"definitions", c.checkRestored, c.restore},
-			{"pods", c.checkPods, c.deletePods},
-		}
-	}
-	left := false
-	for _, s := range steps {
+	} {
 		needed, err := s.check(ctx)
 		if err != nil {
 			return fmt.Errorf("step %s: %w", s.name, err)
 		}
-		result := "done"
-		switch {
-		case needed == "":
-			needed = "nothing to do"
-		case c.dryRun:
-			result = "needed"
-		case s.do == nil:
-			result = "yours"
-		default:
+		todo := needed != ""
+		yours = yours || todo && s.do == nil
+		if todo && !yours && c.dryRun != console.DryRunClient {
 			// OpenKruise and Berth write the same objects meanwhile.
 			if err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { return s.do(ctx) }); err != nil {
 				return fmt.Errorf("step %s: %w", s.name, err)
 			}
 		}
+		result := "done"
+		switch {
+		case !todo:
+			needed = "nothing to do"
+		case c.dryRun.Is():
+			result = "needed"
+		case yours:
+			result = "yours"
+		}
 		if _, err := fmt.Fprintf(c.out, "%-12s %-7s %s\n", s.name, result, needed); err != nil {
 			return err
 		}
 		left = left || result != "done"
-		if left && !c.dryRun {
+		if left && !c.dryRun.Is() {
 			break
 		}
 	}
@@ -183,90 +165,86 @@ var (
 	deploymentKind = appsv1.SchemeGroupVersion.WithKind("Deployment")
 )
 
+// definitions are those of the two kinds, as far as they exist.
+func (c *migrateCommand) definitions(ctx context.Context) (all []*apiextensionsv1.CustomResourceDefinition, _ error) {
+	for _, name := range endpoint.Definitions {
+		definition := &apiextensionsv1.CustomResourceDefinition{}
+		err := c.cluster.Get(ctx, client.ObjectKey{Name: name}, definition)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, err
+		}
+		if err == nil && len(definition.Spec.Versions) > 0 {
+			all = append(all, definition)
+		}
+	}
+	return all, nil
+}
+
 func (c *migrateCommand) checkSaved(ctx context.Context) (string, error) {
 	if _, err := os.Stat(c.file("definitions")); c.backup != "" && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	for _, name := range endpoint.Definitions {
-		definition := &apiextensionsv1.CustomResourceDefinition{}
-		if err := c.cluster.Get(ctx, client.ObjectKey{Name: name}, definition); client.IgnoreNotFound(err) != nil {
-			return "", err
-		}
-		if !c.dryRun && len(definition.Spec.Versions) > 0 && definition.Spec.Versions[0].Name == unserved {
+	definitions, err := c.definitions(ctx)
+	for _, definition := range definitions {
+		if !c.dryRun.Is() && definition.Spec.Versions[0].Name == unserved {
 			return "", fmt.Errorf("--backup %s has no copies, and the migration has begun: name the directory that its first run has written", c.backup)
 		}
 	}
-	return strings.TrimSuffix("copies of the spreads, the budgets and all that the next steps change, in "+c.backup, ", in "), nil
+	return strings.TrimSuffix("copies of the spreads, the budgets and all that the next steps change, in "+c.backup, ", in "), err
 }
 
 // save writes the definitions last: checkSaved looks for them.
 func (c *migrateCommand) save(ctx context.Context) error {
+	if c.dryRun.Is() { // the copies are files
+		return nil
+	}
 	if err := os.MkdirAll(c.backup, 0o750); err != nil {
 		return err
 	}
-	saved := map[string][]unstructured.Unstructured{}
-	for _, one := range []struct {
-		file string
-		gvk  schema.GroupVersionKind
-		ns   string
-		name []string
-	}{{"webhooks", webhookKind, "", []string{kruiseWebhooks}}, {"deployment", deploymentKind, kruiseNamespace, []string{kruiseDeployment}}, {"definitions", definitionKind, "", endpoint.Definitions}} {
-		for _, name := range one.name {
-			object, err := c.read(ctx, one.gvk, one.ns, name)
+	for _, of := range []struct {
+		file      string
+		kind      schema.GroupVersionKind
+		namespace string
+		// names of the objects. Nil means all.
+		names []string
+	}{
+		{"workloadspreads", v1beta1.Kind.GroupKind().WithVersion("v1alpha1"), "", nil}, // which is in every version of OpenKruise
+		{"podunavailablebudgets", policyv1beta1.Kind.GroupKind().WithVersion("v1alpha1"), "", nil},
+		{"deployment", deploymentKind, kruiseNamespace, []string{kruiseDeployment}},
+		{"webhooks", webhookKind, "", []string{kruiseWebhooks}},
+		{"definitions", definitionKind, "", endpoint.Definitions},
+	} {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(of.kind)
+		if of.names == nil {
+			if err := c.cluster.List(ctx, list); err != nil {
+				return err
+			}
+		}
+		for _, name := range of.names {
+			object, err := c.read(ctx, of.kind, of.namespace, name)
 			if err != nil {
 				return err
 			}
 			if object != nil {
-				saved[one.file] = append(saved[one.file], *object)
+				list.Items = append(list.Items, *object)
 			}
 		}
-	}
-	for _, gvk := range versions.All() {
-		file := strings.ToLower(gvk.Kind) + "s"
-		kept := slices.ContainsFunc(endpoint.Definitions, func(name string) bool { return strings.HasPrefix(name, file+".") })
-		if gvk.Version == v1beta1.GroupVersion.Version || !kept { // v1alpha1 is in every version of OpenKruise
-			continue
-		}
-		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(gvk)
-		if err := c.cluster.List(ctx, list); err != nil {
-			return err
-		}
-		saved[file] = list.Items
-	}
-	for _, name := range []string{"workloadspreads", "podunavailablebudgets", "deployment", "webhooks", "definitions"} {
-		for i := range saved[name] {
+		for i := range list.Items {
 			for _, field := range []string{"creationTimestamp", "generation", "managedFields", "resourceVersion", "uid"} {
-				unstructured.RemoveNestedField(saved[name][i].Object, "metadata", field)
+				unstructured.RemoveNestedField(list.Items[i].Object, "metadata", field)
 			}
 		}
-		content, err := yaml.Marshal(&unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List"}, Items: saved[name]})
-		if err != nil {
-			return err
+		list.Object = map[string]any{"apiVersion": "v1", "kind": "List"}
+		content, err := yaml.Marshal(list)
+		if err == nil {
+			err = os.WriteFile(c.file(of.file), content, 0o600)
 		}
-		if err := os.WriteFile(c.file(name), content, 0o600); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// saved returns a copy by the name of its object. It is nil if there was none.
-func (c *migrateCommand) saved(file, name string) (*unstructured.Unstructured, error) {
-	content, err := os.ReadFile(c.file(file))
-	if err != nil {
-		return nil, err
-	}
-	list := &unstructured.UnstructuredList{}
-	if err := yaml.Unmarshal(content, list); err != nil {
-		return nil, fmt.Errorf("reading %s: %w", c.file(file), err)
-	}
-	for i := range list.Items {
-		if list.Items[i].GetName() == name {
-			return &list.Items[i], nil
-		}
-	}
-	return nil, nil
 }
 
 // berthsClient is how the API server reaches the webhook of Berth. It is nil if Berth does not run.
@@ -312,18 +290,16 @@ func (c *migrateCommand) ofThisVersion(ctx context.Context) error {
 const unserved = "v1alpha0"
 
 func (c *migrateCommand) checkOwned(ctx context.Context) (string, error) {
-	for _, name := range endpoint.Definitions {
-		definition := &apiextensionsv1.CustomResourceDefinition{}
-		if err := c.cluster.Get(ctx, client.ObjectKey{Name: name}, definition); client.IgnoreNotFound(err) != nil {
-			return "", err
-		}
-		if !isBerths(definition) || !endpoint.Converts(definition) || definition.Spec.Versions[0].Name != unserved {
-			return "the definitions become Berth's, and Berth converts their objects", nil
-		}
+	definitions, err := c.definitions(ctx)
+	if err != nil || len(definitions) == len(endpoint.Definitions) && !slices.ContainsFunc(definitions, func(d *apiextensionsv1.CustomResourceDefinition) bool {
+		return !isBerths(d) || !endpoint.Converts(d) || d.Spec.Versions[0].Name != unserved
+	}) {
+		return "", err
 	}
-	return "", nil
+	return "the definitions become Berth's, and Berth converts their objects", nil
 }
 
+// own replaces the spec of the definitions, or creates them.
 func (c *migrateCommand) own(ctx context.Context) error {
 	berths, err := c.berthsClient(ctx)
 	if err != nil || berths == nil {
@@ -351,32 +327,27 @@ func (c *migrateCommand) own(ctx context.Context) error {
 		all, _, _ := unstructured.NestedSlice(wanted.Object, "spec", "versions")
 		first := map[string]any{"name": unserved, "served": false, "storage": false, "schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}}}
 		_ = unstructured.SetNestedSlice(wanted.Object, append([]any{first}, all...), "spec", "versions")
-		if err := c.put(ctx, wanted, func(live *unstructured.Unstructured) {
-			annotations := live.GetAnnotations()
-			if annotations == nil {
-				annotations = map[string]string{}
+		live, err := c.read(ctx, definitionKind, "", wanted.GetName())
+		switch {
+		case err != nil:
+		case live == nil:
+			err = c.writer.Create(ctx, wanted, client.FieldOwner(fieldOwner))
+		default:
+			live.Object["spec"] = wanted.Object["spec"]
+			annotations := maps.Clone(wanted.GetAnnotations())
+			for key, value := range live.GetAnnotations() {
+				if _, ours := annotations[key]; !ours {
+					annotations[key] = value
+				}
 			}
-			maps.Copy(annotations, wanted.GetAnnotations())
 			live.SetAnnotations(annotations)
-		}); err != nil {
+			err = c.writer.Update(ctx, live, client.FieldOwner(fieldOwner))
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// put replaces the spec of a definition, or creates the definition.
-func (c *migrateCommand) put(ctx context.Context, wanted *unstructured.Unstructured, change func(live *unstructured.Unstructured)) error {
-	live, err := c.read(ctx, definitionKind, "", wanted.GetName())
-	if err != nil {
-		return err
-	}
-	if live == nil {
-		return c.cluster.Create(ctx, wanted, client.FieldOwner(fieldOwner))
-	}
-	live.Object["spec"] = wanted.Object["spec"]
-	change(live)
-	return c.cluster.Update(ctx, live, client.FieldOwner(fieldOwner))
 }
 
 // isEntry is true for a webhook that is called about the two kinds and no other.
@@ -401,142 +372,75 @@ func entriesOf(configuration *unstructured.Unstructured) (webhooks, template []a
 	}
 	webhooks, _, _ = unstructured.NestedSlice(configuration.Object, "webhooks")
 	if text := configuration.GetAnnotations()[kruiseTemplate]; text != "" {
-		err = json.Unmarshal([]byte(text), &template)
+		if err = json.Unmarshal([]byte(text), &template); err != nil {
+			err = fmt.Errorf("reading annotation %s of %s: %w", kruiseTemplate, kruiseWebhooks, err)
+		}
 	}
 	return webhooks, template, err
 }
 
-// changeEntries makes the entries of the two kinds those of a copy, or none. It returns whether that changes something.
-func (c *migrateCommand) changeEntries(ctx context.Context, write bool) (changed bool, err error) {
+func (c *migrateCommand) checkEntries(ctx context.Context) (string, error) {
+	live, err := c.read(ctx, webhookKind, "", kruiseWebhooks)
+	if err != nil {
+		return "", err
+	}
+	webhooks, template, err := entriesOf(live)
+	if err != nil || !slices.ContainsFunc(append(webhooks, template...), isEntry) {
+		return "", err
+	}
+	return "OpenKruise does not check spreads and budgets any more: their entries leave " + kruiseWebhooks + " and its template", nil
+}
+
+// removeEntries removes the entries of the two kinds. A copy of them was saved.
+func (c *migrateCommand) removeEntries(ctx context.Context) error {
 	live, err := c.read(ctx, webhookKind, "", kruiseWebhooks)
 	if err != nil || live == nil {
-		return false, err
-	}
-	var before *unstructured.Unstructured
-	if c.undo {
-		if before, err = c.saved("webhooks", kruiseWebhooks); err != nil {
-			return false, err
-		}
-	}
-	oldWebhooks, oldTemplate, err := entriesOf(before)
-	if err != nil {
-		return false, err
+		return err
 	}
 	webhooks, template, err := entriesOf(live)
 	if err != nil {
-		return false, fmt.Errorf("reading annotation %s of %s: %w", kruiseTemplate, kruiseWebhooks, err)
+		return err
 	}
-	replace := func(all, by []any) []any {
-		var kept, wanted []any
-		for _, one := range all {
-			if isEntry(one) {
-				wanted = append(wanted, one)
-			} else {
-				kept = append(kept, one)
-			}
-		}
-		var entries []any
-		for _, one := range by {
-			if isEntry(one) {
-				entries = append(entries, one)
-			}
-		}
-		if changed = changed || len(wanted) != len(entries); len(wanted) == len(entries) {
-			return all
-		}
-		return append(kept, entries...)
-	}
-	webhooks, template = replace(webhooks, oldWebhooks), replace(template, oldTemplate)
-	if !changed || !write {
-		return changed, nil
-	}
-	_ = unstructured.SetNestedSlice(live.Object, webhooks, "webhooks") // a configuration is a map
-	if text := live.GetAnnotations()[kruiseTemplate]; text != "" {
-		content, err := json.Marshal(template)
+	_ = unstructured.SetNestedSlice(live.Object, slices.DeleteFunc(webhooks, isEntry), "webhooks") // a configuration is a map
+	if annotations := live.GetAnnotations(); annotations[kruiseTemplate] != "" {
+		content, err := json.Marshal(slices.DeleteFunc(template, isEntry))
 		if err != nil {
-			return false, err
+			return err
 		}
-		annotations := live.GetAnnotations()
 		annotations[kruiseTemplate] = string(content)
 		live.SetAnnotations(annotations)
 	}
-	return true, c.cluster.Update(ctx, live, client.FieldOwner(fieldOwner))
-}
-
-func (c *migrateCommand) checkEntries(ctx context.Context) (string, error) {
-	changed, err := c.changeEntries(ctx, false)
-	switch {
-	case err != nil || !changed:
-		return "", err
-	case c.undo:
-		return "OpenKruise checks spreads and budgets again, by " + kruiseWebhooks, nil
-	default:
-		return "OpenKruise does not check spreads and budgets any more: their entries leave " + kruiseWebhooks + " and its template", nil
-	}
-}
-
-func (c *migrateCommand) writeEntries(ctx context.Context) error {
-	_, err := c.changeEntries(ctx, true)
-	return err
+	return c.writer.Update(ctx, live, client.FieldOwner(fieldOwner))
 }
 
 const gatesFlag = "--feature-gates="
-
-// gatesOf are the feature gates in the arguments of OpenKruise's Deployment, in their order, and with the defaults their values.
-func gatesOf(deployment *appsv1.Deployment) (set []string, values map[string]string) {
-	values = maps.Clone(kruiseGates)
-	for i := range deployment.Spec.Template.Spec.Containers {
-		for _, argument := range deployment.Spec.Template.Spec.Containers[i].Args {
-			text, found := strings.CutPrefix(argument, gatesFlag)
-			for gate := range strings.SplitSeq(text, ",") {
-				if name, value, is := strings.Cut(gate, "="); found && is {
-					set = append(set, name)
-					values[name] = value
-				}
-			}
-		}
-	}
-	return set, values
-}
 
 func (c *migrateCommand) checkGates(ctx context.Context) (string, error) {
 	deployment := &appsv1.Deployment{}
 	if err := c.cluster.Get(ctx, client.ObjectKey{Namespace: kruiseNamespace, Name: kruiseDeployment}, deployment); err != nil {
 		return "", client.IgnoreNotFound(err)
 	}
-	wanted := map[string]string{}
-	for gate := range kruiseGates {
-		wanted[gate] = "false"
-	}
-	if c.undo {
-		before := &appsv1.Deployment{}
-		copied, err := c.saved("deployment", kruiseDeployment)
-		if err != nil {
-			return "", err
-		}
-		if copied != nil {
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(copied.Object, before); err != nil {
-				return "", err
-			}
-		}
-		_, wanted = gatesOf(before)
-	}
-	set, values := gatesOf(deployment)
-	differs := false
-	for _, gate := range slices.Sorted(maps.Keys(kruiseGates)) {
-		if values[gate] != wanted[gate] {
-			differs, values[gate] = true, wanted[gate]
-			if !slices.Contains(set, gate) {
-				set = append(set, gate)
+	var gates []string
+	for i := range deployment.Spec.Template.Spec.Containers {
+		for _, argument := range deployment.Spec.Template.Spec.Containers[i].Args {
+			if text, is := strings.CutPrefix(argument, gatesFlag); is && text != "" {
+				gates = append(gates, strings.Split(text, ",")...)
 			}
 		}
 	}
-	if differs {
-		for i, gate := range set {
-			set[i] = gate + "=" + values[gate]
+	on := false
+	for i, gate := range kruiseGates {
+		at := slices.IndexFunc(gates, func(set string) bool { return strings.HasPrefix(set, gate+"=") })
+		switch off := gate + "=false"; {
+		case at < 0 && i < len(kruiseGates)-1:
+			on, gates = true, append(gates, off)
+		case at >= 0 && gates[at] != off:
+			on, gates[at] = true, off
 		}
+	}
+	if on {
 		return fmt.Sprintf(`set the feature gates of OpenKruise, with the VERSION of its chart that runs (helm list -A --filter kruise): helm upgrade kruise openkruise/kruise --version VERSION --reuse-values --set featureGates="%s"`,
-			strings.Join(set, `\,`)), nil
+			strings.Join(gates, `\,`)), nil
 	}
 	status, replicas := deployment.Status, ptr.Deref(deployment.Spec.Replicas, 1)
 	if status.ObservedGeneration < deployment.Generation || status.Replicas != status.UpdatedReplicas || status.UpdatedReplicas < replicas {
@@ -545,7 +449,7 @@ func (c *migrateCommand) checkGates(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// waiting are the pods without a node that the other product's admission has changed so that they may wait for ever.
+// waiting are the pods without a node that OpenKruise's admission has changed so that they may wait for ever.
 func (c *migrateCommand) waiting(ctx context.Context) ([]corev1.Pod, error) {
 	var list corev1.PodList
 	if err := c.cluster.List(ctx, &list); err != nil {
@@ -554,12 +458,9 @@ func (c *migrateCommand) waiting(ctx context.Context) ([]corev1.Pod, error) {
 	return slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool {
 		// In a spread that is compatible with OpenKruise, Berth writes the record at admission too, beside its pick.
 		theirs := pod.Annotations[v1beta1.MatchedAnnotation] != "" && pod.Annotations[v1beta1.AdmittedAnnotation] == ""
-		if c.undo {
-			theirs = pod.Spec.SchedulerName == v1beta1.SchedulerName
-		}
 		// Nobody would make a pod without a controller again, and a gate of somebody else keeps a pod from any node.
-		own := metav1.GetControllerOf(&pod) != nil && !slices.ContainsFunc(pod.Spec.SchedulingGates, func(gate corev1.PodSchedulingGate) bool { return gate.Name != v1beta1.SubsetGate })
-		return !theirs || !own || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil
+		again := metav1.GetControllerOf(&pod) != nil && !slices.ContainsFunc(pod.Spec.SchedulingGates, func(gate corev1.PodSchedulingGate) bool { return gate.Name != v1beta1.SubsetGate })
+		return !theirs || !again || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil
 	}), nil
 }
 
@@ -576,134 +477,9 @@ func (c *migrateCommand) deletePods(ctx context.Context) error {
 	pods, err := c.waiting(ctx)
 	for i := range pods {
 		pod := &pods[i]
-		if gone := c.cluster.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}); !apierrors.IsConflict(gone) && client.IgnoreNotFound(gone) != nil {
+		if gone := c.writer.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}); !apierrors.IsConflict(gone) && client.IgnoreNotFound(gone) != nil {
 			err = errors.Join(err, gone)
 		}
 	}
 	return err
-}
-
-// savedDefinition is the definition of OpenKruise.
-func (c *migrateCommand) savedDefinition(name string) (*unstructured.Unstructured, *apiextensionsv1.CustomResourceDefinition, error) {
-	copied, err := c.saved("definitions", name)
-	typed := &apiextensionsv1.CustomResourceDefinition{}
-	if err == nil && copied != nil {
-		err = runtime.DefaultUnstructuredConverter.FromUnstructured(copied.Object, typed)
-	}
-	if err == nil && (copied == nil || isBerths(typed)) {
-		err = fmt.Errorf("%s has no definition %s of OpenKruise: apply that of OpenKruise's chart, once Berth is removed", c.backup, name)
-	}
-	return copied, typed, err
-}
-
-// storedBefore is the version that OpenKruise's definitions store.
-func (c *migrateCommand) storedBefore() (string, error) {
-	_, definition, err := c.savedDefinition(endpoint.Definitions[0])
-	if err != nil {
-		return "", err
-	}
-	at := slices.IndexFunc(definition.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Storage })
-	return definition.Spec.Versions[max(at, 0)].Name, nil
-}
-
-func (c *migrateCommand) checkStoredAsBefore(ctx context.Context) (string, error) {
-	version, err := c.storedBefore()
-	if err != nil {
-		return "", err
-	}
-	for _, name := range endpoint.Definitions {
-		definition := &apiextensionsv1.CustomResourceDefinition{}
-		if err := c.cluster.Get(ctx, client.ObjectKey{Name: name}, definition); client.IgnoreNotFound(err) != nil {
-			return "", err
-		}
-		if len(definition.Status.StoredVersions) > 0 && !slices.Equal(definition.Status.StoredVersions, []string{version}) {
-			return "all objects are stored again, as " + version, nil
-		}
-	}
-	return "", nil
-}
-
-// storeAsBefore makes the version of OpenKruise the one that is stored, and waits until berth-controller has had all objects stored in it.
-func (c *migrateCommand) storeAsBefore(ctx context.Context) error {
-	version, err := c.storedBefore()
-	if err != nil {
-		return err
-	}
-	for _, name := range endpoint.Definitions {
-		live, err := c.read(ctx, definitionKind, "", name)
-		if err != nil || live == nil {
-			return err
-		}
-		all, _, _ := unstructured.NestedSlice(live.Object, "spec", "versions")
-		for i := range all {
-			one := all[i].(map[string]any)
-			one["storage"] = one["name"] == version
-		}
-		_ = unstructured.SetNestedSlice(live.Object, all, "spec", "versions") // it was read from there
-		if err := c.cluster.Update(ctx, live, client.FieldOwner(fieldOwner)); err != nil {
-			return err
-		}
-	}
-	err = wait.PollUntilContextTimeout(ctx, time.Second, storageTimeout, true, func(ctx context.Context) (bool, error) {
-		left, err := c.checkStoredAsBefore(ctx)
-		return left == "", err
-	})
-	if wait.Interrupted(err) {
-		return fmt.Errorf("berth-controller has not stored all objects as %s within %s: see its log, and run the command again", version, storageTimeout)
-	}
-	return err
-}
-
-func (c *migrateCommand) checkRemoved(ctx context.Context) (string, error) {
-	var deployments appsv1.DeploymentList
-	if err := c.cluster.List(ctx, &deployments, client.InNamespace(systemNamespace), client.MatchingLabels{"app.kubernetes.io/name": "berth"}); err != nil {
-		return "", err
-	}
-	left := len(deployments.Items) > 0
-	for _, name := range endpoint.Configurations {
-		for _, object := range []client.Object{&admissionregistrationv1.ValidatingWebhookConfiguration{}, &admissionregistrationv1.MutatingWebhookConfiguration{}} {
-			err := c.cluster.Get(ctx, client.ObjectKey{Name: name}, object)
-			if client.IgnoreNotFound(err) != nil {
-				return "", err
-			}
-			left = left || err == nil
-		}
-	}
-	if !left {
-		return "", nil
-	}
-	return "remove Berth, but not the definitions (docs/install.md, Removal)", nil
-}
-
-func (c *migrateCommand) checkRestored(ctx context.Context) (string, error) {
-	for _, name := range endpoint.Definitions {
-		if _, _, err := c.savedDefinition(name); err != nil {
-			return "", err
-		}
-		live := &apiextensionsv1.CustomResourceDefinition{}
-		if err := c.cluster.Get(ctx, client.ObjectKey{Name: name}, live); client.IgnoreNotFound(err) != nil {
-			return "", err
-		}
-		if isBerths(live) || len(live.Spec.Versions) == 0 || live.Spec.Versions[0].Name == unserved {
-			return "the definitions become OpenKruise's again, and fields that only Berth has are dropped", nil
-		}
-	}
-	return "", nil
-}
-
-func (c *migrateCommand) restore(ctx context.Context) error {
-	for _, name := range endpoint.Definitions {
-		wanted, _, err := c.savedDefinition(name)
-		if err != nil {
-			return err
-		}
-		delete(wanted.Object, "status")
-		if err := c.put(ctx, wanted, func(live *unstructured.Unstructured) {
-			live.SetAnnotations(wanted.GetAnnotations())
-			live.SetLabels(wanted.GetLabels())
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -638,7 +638,7 @@ func TestMigrationFromOpenKruiseAndBack(t *testing.T) {
 		return out
 	}
 	before := s.state(t)
-	expect(false, []string{"--dry-run"}, "save needed", "install needed", "definitions needed", "webhooks needed", "gates needed")
+	expect(false, []string{"--dry-run=server"}, "save needed", "install needed", "definitions needed", "webhooks needed", "gates needed")
 	if diff := cmp.Diff(before, s.state(t)); diff != "" {
 		t.Fatalf("a dry run changed (-before +after)\n%s", diff)
 	}
@@ -702,15 +702,17 @@ func TestMigrationFromOpenKruiseAndBack(t *testing.T) {
 		}
 	}
 
-	expect(false, []string{"--undo"}, "gates yours set the feature gates")
-	setGates("SidecarTerminator=true")
-	wait("the gates", func(context.Context) (string, error) {
-		out, _ := migrate("--undo")
-		if strings.Contains(out, "remove") {
-			return "", nil
+	// Back, by the commands of the page.
+	kubectl := func(args ...string) {
+		t.Helper()
+		text, err := exec.CommandContext(ctx, filepath.Join(harness.BinDir(), "kubectl"), append(args, "--kubeconfig="+cluster.Sandbox.Kubeconfig())...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, text)
 		}
-		return out, nil
-	})
+	}
+	setGates("SidecarTerminator=true")
+	kubectl("-n", "kruise-system", "rollout", "status", "deployment", "kruise-controller-manager", "--timeout=5m")
+	kubectl("replace", "-f", filepath.Join(backup, "webhooks.yaml"))
 	live("both")
 	wait("doctor to name both controllers", func(context.Context) (string, error) {
 		found := doctor()
@@ -722,7 +724,8 @@ func TestMigrationFromOpenKruiseAndBack(t *testing.T) {
 		return fmt.Sprintf("%+v", found), nil
 	})
 	stop()
-	expect(true, []string{"--undo"}, "definitions done", "All steps are done.")
+	kubectl("replace", "-f", filepath.Join(backup, "definitions.yaml"))
+	kubectl("delete", "pods", "-A", "--field-selector", "spec.schedulerName=berth-scheduler,spec.nodeName=")
 	live("OpenKruise again")
 	if diff := cmp.Diff(before, s.state(t)); diff != "" {
 		t.Errorf("it is not as before (-before +after)\n%s", diff)
