@@ -5,6 +5,5 @@
 // look at the same time, one acts. One that dies in between leaves what it was about to do. Budgets are checked before, by their status and by what
 // was evicted since. The API server decides whether a pod may go.
 //
-// The framework tells its plugins neither when a cycle begins nor when it ends. World detects it, so that the plugins also work in a descheduler that
-// knows nothing of Berth. The package decides nothing itself. Begin reading at World.
+// The framework tells its plugins neither when a cycle begins nor when it ends. World detects it. The package decides nothing itself. Begin reading at World.
 package cycle

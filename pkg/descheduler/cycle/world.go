@@ -25,11 +25,11 @@ import (
 	"github.com/berth-project/berth/pkg/fit"
 )
 
-// Options of a World. The zero value is for a descheduler that was built without package descheduler.
+// Options of a World.
 type Options struct {
 	// Clock that decisions go by. Nil is the API server's clock. Deadlines go by the clock of the machine.
 	Clock clock.WithTicker
-	// DryRun writes no status and no event. The clients decide what becomes of evictions. The framework's own dry run sets it.
+	// DryRun writes no status and no event. The clients decide what becomes of evictions.
 	DryRun bool
 	// CallTimeout is how long one write may take. 0 is 5 s.
 	CallTimeout time.Duration
@@ -84,13 +84,8 @@ func (w *World) Join(ctx context.Context, handle frameworktypes.Handle) error {
 	server, _ := handle.ClientSet().CoreV1().RESTClient().(*rest.RESTClient) // nil for a fake client
 	factory := handle.SharedInformerFactory()
 	switch {
-	case server == nil && w.live == nil:
-		return errNoServer
 	case server == nil:
-		// For a dry run, the framework builds its plugins twice. The second ones see a copy of pods and nodes, without spreads. They decide on the real
-		// cluster, by the client and the informers of the first ones.
-		w.options.DryRun = true
-		return nil
+		return errNoServer
 	case factory == w.informers:
 		return nil
 	}

@@ -97,7 +97,6 @@ type handle struct {
 func (h handle) ClientSet() kubernetes.Interface                        { return h.client }
 func (h handle) SharedInformerFactory() informers.SharedInformerFactory { return h.factory }
 
-// The framework builds the plugins of a dry run twice, the second time with a fake client.
 func TestAWorldComesFromTheHandle(t *testing.T) {
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: "https://127.0.0.1:1/clusters/one"})
 	if err != nil {
@@ -106,9 +105,9 @@ func TestAWorldComesFromTheHandle(t *testing.T) {
 	over := func(client kubernetes.Interface) handle {
 		return handle{client: client, factory: informers.NewSharedInformerFactory(client, 0)}
 	}
-	first, dry := over(client), over(fake.NewClientset())
+	first := over(client)
 	w := NewWorld(Options{})
-	if err := w.Join(t.Context(), dry); !errors.Is(err, errNoServer) {
+	if err := w.Join(t.Context(), over(fake.NewClientset())); !errors.Is(err, errNoServer) {
 		t.Errorf("without a server: %v", err)
 	}
 	ctx, end := context.WithCancel(t.Context())
@@ -117,11 +116,8 @@ func TestAWorldComesFromTheHandle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if w.server.url != "https://127.0.0.1:1/clusters/one/version" || w.options.DryRun {
-		t.Errorf("it asks %s for the time, and it is a dry run: %t", w.server.url, w.options.DryRun)
-	}
-	if err := w.Join(ctx, dry); err != nil || !w.options.DryRun || w.informers != first.factory {
-		t.Errorf("a dry run: %v, it is one: %t", err, w.options.DryRun)
+	if w.server.url != "https://127.0.0.1:1/clusters/one/version" {
+		t.Errorf("it asks %s for the time", w.server.url)
 	}
 	next, server := over(client), w.server
 	if err := w.Join(t.Context(), next); err != nil || w.informers != next.factory || w.server != server {

@@ -2,6 +2,5 @@
 // pod of its name, and a pending pod only as it was then. Each call has a deadline, is sent once, and leaves a typed result, which the descheduler
 // framework would turn into a text.
 //
-// Plugins get it as the handle's evictor and as its client; see Client.Handle. In a descheduler that was built without it, strategies use Evictor, which
-// comes as close as the framework allows. It decides nothing. Begin reading at Client.
+// Plugins get it as the handle's evictor and as its client; see Client.Handle. It decides nothing. Begin reading at Client.
 package guarded

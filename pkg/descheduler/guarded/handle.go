@@ -2,16 +2,11 @@ package guarded
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/descheduler/pkg/descheduler/evictions"
 	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
 )
@@ -88,58 +83,4 @@ func (e evictor) evict(ctx context.Context, pod *corev1.Pod, opts evictions.Evic
 		return meant.err
 	}
 	return err
-}
-
-// Evictor is the evictor of a handle, and returns an *Error as far as the answers tell. In a descheduler that was built without a Client, evictions
-// name a pod by its name only. So it reads the pod right before its eviction, and evicts it only if it is the pod that is meant, and a pending pod only
-// as it was. It cannot see a change between the two requests.
-func Evictor(handle frameworktypes.Handle) frameworktypes.Evictor {
-	e, client := handle.Evictor(), handle.ClientSet()
-	_, guarded := e.(evictor)
-	if _, ours := client.(*Client); ours || guarded {
-		return e
-	}
-	return careful{e, client}
-}
-
-type careful struct {
-	frameworktypes.Evictor
-	client kubernetes.Interface
-}
-
-// patience is how long a careful eviction may take. The client library repeats a request for as long as the answer asks for that.
-const patience = 5 * time.Second
-
-// Evict implements Evictor.
-func (e careful) Evict(ctx context.Context, pod *corev1.Pod, opts evictions.EvictOptions) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	now, err := e.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return &Error{Gone, err}
-	case err != nil:
-		return &Error{Failed, err} // no eviction was sent
-	case now.UID != pod.UID || pod.Spec.NodeName == "" && now.ResourceVersion != pod.ResourceVersion:
-		return &Error{Changed, fmt.Errorf("pod %s/%s is not as it was", pod.Namespace, pod.Name)}
-	}
-	return typed(e.Evictor.Evict(ctx, pod, opts))
-}
-
-// typed is the error of an eviction by the framework, which returns two kinds of answers as a text.
-func typed(err error) error {
-	var known *Error
-	switch {
-	case err == nil, errors.As(err, &known):
-		return err
-	case strings.HasPrefix(err.Error(), "error when evicting pod (ignoring)"): // 429
-		return &Error{Refused, err}
-	case strings.HasPrefix(err.Error(), "pod not found when evicting"):
-		return &Error{Gone, err}
-	}
-	switch err.(type) { //nolint:errorlint // the framework does not wrap its limits
-	case *evictions.EvictionNodeLimitError, *evictions.EvictionNamespaceLimitError, *evictions.EvictionTotalLimitError:
-		return err
-	}
-	return &Error{classify(err), err}
 }

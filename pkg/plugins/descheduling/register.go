@@ -7,9 +7,6 @@ import (
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
 )
 
-// AddTo makes all of them known to a descheduler of your own. Call it after the framework's SetupPlugins, which empties the registry.
-func AddTo(registry pluginregistry.Registry) { Register(cycle.NewWorld(cycle.Options{}), registry) }
-
 // Names of the plugins in descheduler policies.
 const (
 	EvictUnschedulableSubsetPods = "EvictUnschedulableSubsetPods"

@@ -11,7 +11,6 @@ import (
 	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
 
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
-	"github.com/berth-project/berth/pkg/descheduler/guarded"
 )
 
 // Args of a strategy: its fields, validation, defaults, and the strategy that they configure.
@@ -64,7 +63,7 @@ func addStrategy(name string, args Args, at kind, world *cycle.World, registry p
 			return nil, err
 		}
 		p := plugin{world: world, strategy: args.Strategy()}
-		p.strategy.Name, p.strategy.Evictor = name, guarded.Evictor(handle)
+		p.strategy.Name, p.strategy.Evictor = name, handle.Evictor()
 		if p.strategy.Scope, err = args.Compile(); err == nil {
 			err = world.Join(ctx, handle)
 		}
