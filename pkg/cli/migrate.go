@@ -264,7 +264,8 @@ func (c *migrateCommand) berthsClient(ctx context.Context) (*admissionregistrati
 func (c *migrateCommand) checkInstalled(ctx context.Context) (string, error) {
 	berths, err := c.berthsClient(ctx)
 	if err == nil && berths != nil {
-		err = c.ofThisVersion(ctx)
+		own, _ := version.OfTag(version.Get())
+		err = c.ofVersion(ctx, own)
 	}
 	if err != nil || berths != nil {
 		return "", err
@@ -272,9 +273,8 @@ func (c *migrateCommand) checkInstalled(ctx context.Context) (string, error) {
 	return "install Berth, with migrateFrom=kruise if you use the chart, and wait until berth-controller is ready (docs/install.md)", nil
 }
 
-// ofThisVersion is an error if Berth runs in another version than this program, whose definitions the next step writes.
-func (c *migrateCommand) ofThisVersion(ctx context.Context) error {
-	own, _ := version.OfTag(version.Get())
+// ofVersion is an error if Berth runs in another version than this program, whose definitions the next step writes. An empty version is that of a build from a checkout.
+func (c *migrateCommand) ofVersion(ctx context.Context, own string) error {
 	var running Versions
 	running.readComponents(ctx, c.cluster)
 	for _, component := range running.Components {

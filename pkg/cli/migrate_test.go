@@ -165,6 +165,16 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
+// The program writes the definitions of its own version, so it must be that of Berth.
+func TestMigrateWithAnotherVersion(t *testing.T) {
+	for own, want := range map[string]string{"v0.2.0": "", "": "", "v0.3.0": "take kubectl berth of v0.2.0", "v0.1.0": "would write the definitions of v0.1.0"} {
+		err := (&migrateCommand{cluster: clusterOf(t, installed(t)...)}).ofVersion(t.Context(), own)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", own, err)
+		}
+	}
+}
+
 func TestMigrateFromNothing(t *testing.T) {
 	root := NewCommand(genericiooptions.NewTestIOStreamsDiscard())
 	root.SetArgs([]string{"migrate"})

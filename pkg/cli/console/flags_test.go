@@ -74,3 +74,13 @@ func TestFlagsChooseClusterUserAndNamespace(t *testing.T) {
 		}
 	})
 }
+
+func TestVerbosityIsAFlag(t *testing.T) {
+	root, _ := NewRoot("kubectl-berth", "", genericiooptions.NewTestIOStreamsDiscard())
+	if err := root.ParseFlags([]string{"-v=6"}); err != nil {
+		t.Error(err)
+	}
+	if err := root.ParseFlags([]string{"-v=0"}); err != nil {
+		t.Error(err)
+	}
+}
