@@ -16,8 +16,6 @@ import (
 )
 
 const (
-	// longestRetry bounds the back-off of a cluster that is full, and is for how long a figure is remembered after it.
-	longestRetry = time.Hour
 	// takenInterval is how often a cluster is looked at again that has another ReplicaSet of the name.
 	takenInterval = 30 * time.Second
 	// oldestFigure is for how long a reported figure is used.
@@ -280,7 +278,7 @@ func (r *round) judge(pl *place) {
 			failures += before.Failures
 		}
 		pl.figure, pl.full = r.failed(r.Now, pl.firm, failures, v1alpha1.CapacityObserved), true
-	case tried && r.Now.Sub(retry) >= longestRetry:
+	case tried && r.Now.Sub(retry) >= sites.LongestRetry:
 		return
 	default:
 		pl.figure, pl.full = before.DeepCopy(), !tried
@@ -302,20 +300,14 @@ func (r *round) judge(pl *place) {
 		return
 	}
 	pl.capacity += min(r.MaxMoving, allocation.Unlimited-pl.capacity)
-	r.wait(retry.Add(longestRetry).Sub(r.Now))
+	r.wait(retry.Add(sites.LongestRetry).Sub(r.Now))
 }
 
 // failed is the figure of a cluster that had no room, for the so many-th time in a row.
 func (p *Policy) failed(now time.Time, replicas, failures int32, source v1alpha1.CapacitySource) *v1alpha1.Capacity {
-	wait := p.Retry
-	for range failures - 1 {
-		if wait *= 2; wait >= longestRetry {
-			break
-		}
-	}
 	return &v1alpha1.Capacity{
 		Replicas: replicas, Time: metav1.NewTime(now), Source: source, Failures: failures,
-		RetryTime: ptr.To(metav1.NewTime(now.Add(max(min(wait, longestRetry), p.Retry)))),
+		RetryTime: ptr.To(metav1.NewTime(now.Add(sites.Backoff(p.Retry, failures)))),
 	}
 }
 

@@ -108,6 +108,24 @@ func (e *Errands[V]) Each(ctx context.Context, names []Errand, do func(ctx conte
 	return values
 }
 
+// Answers is Each, but takes the value of an errand that has ended since an earlier call, unless it is stale. Nil means that none is.
+func (e *Errands[V]) Answers(ctx context.Context, names []Errand, stale func(*V) bool, do func(ctx context.Context, i int) V) []*V {
+	values, asked := make([]*V, len(names)), make([]int, 0, len(names))
+	for i := range names {
+		if values[i] = e.Late(names[i]); values[i] == nil || stale != nil && stale(values[i]) {
+			asked = append(asked, i)
+		}
+	}
+	again := make([]Errand, len(asked))
+	for at, i := range asked {
+		again[at] = names[i]
+	}
+	for at, value := range e.Each(ctx, again, func(ctx context.Context, at int) V { return do(ctx, asked[at]) }) {
+		values[asked[at]] = value
+	}
+	return values
+}
+
 // Runs is true if an errand goes on for which nobody waits any more.
 func (e *Errands[V]) Runs(name Errand) bool {
 	if e.kept.Load() == 0 { // most of the time, and passes over hundreds of members ask often

@@ -66,3 +66,33 @@ func TestNobodyWaitsForASlowErrand(t *testing.T) {
 		}
 	})
 }
+
+// TestAnAnswerThatComesLateIsTaken once, and not if it is stale.
+func TestAnAnswerThatComesLateIsTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var e Errands[int]
+		calls, names := 0, []Errand{{Member: "slow"}}
+		ask := func(stale bool) *int {
+			return e.Answers(t.Context(), names, func(*int) bool { return stale }, func(context.Context, int) int {
+				calls++
+				n := calls
+				time.Sleep(3 * time.Second)
+				return n
+			})[0]
+		}
+		for i, want := range []int{0, 1, 0, 0} {
+			got := 0
+			if answer := ask(i == 3); answer != nil {
+				got = *answer
+			}
+			if got != want {
+				t.Errorf("call %d: got %d, want %d", i, got, want)
+			}
+			time.Sleep(3 * time.Second)
+			synctest.Wait()
+		}
+		if calls != 3 {
+			t.Errorf("%d requests", calls)
+		}
+	})
+}

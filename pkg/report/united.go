@@ -41,7 +41,7 @@ func ofUnited(ud *v1beta1.UnitedDeployment, now time.Time) Report {
 			}
 			of.Schedulable, of.Message = false, c.Message
 			if policy != nil && policy.Adaptive != nil && r.Next == "" {
-				if again := c.LastTransitionTime.Add(policy.Adaptive.Unschedulable); again.After(now) {
+				if again := c.LastTransitionTime.Add(policy.Adaptive.Pause(is.FailedTrials)); again.After(now) {
 					r.Next = fmt.Sprintf("%s gets replicas again at %s: %s", is.Name, stamp(again), c.Message)
 				}
 			}

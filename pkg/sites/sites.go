@@ -11,6 +11,18 @@ const LostAfter = 300 * time.Second
 // one. It is how long a hub takes at most to find out that a member does not answer.
 const Doubt = 20 * time.Second
 
+// LongestRetry bounds Backoff.
+const LongestRetry = time.Hour
+
+// Backoff is for how long a place without room gets no more replicas, after so many failures in a row: twice as long each time, up to LongestRetry, and never less than the first time.
+func Backoff(first time.Duration, failures int32) time.Duration {
+	after := first
+	for ; failures > 1 && after > 0 && after < LongestRetry; failures-- {
+		after *= 2
+	}
+	return max(min(after, LongestRetry), first)
+}
+
 // Credit is how many replicas others leave to a place that does not answer: those that it was surely asked for. Of a lost place that is its minimum at most: the others run the rest.
 func Credit(sure, minimum int32, lost bool) int32 {
 	if lost {

@@ -51,3 +51,17 @@ func TestNamesOfNow(t *testing.T) {
 		}
 	}
 }
+
+func TestBackoff(t *testing.T) {
+	for _, tc := range []struct {
+		first    time.Duration
+		failures int32
+		want     time.Duration
+	}{
+		{time.Minute, 0, time.Minute}, {time.Minute, 1, time.Minute}, {time.Minute, 3, 4 * time.Minute}, {time.Minute, 7, LongestRetry}, {time.Minute, 1 << 30, LongestRetry}, {3 * time.Hour, 5, 3 * time.Hour}, {0, 1 << 30, 0},
+	} {
+		if got := Backoff(tc.first, tc.failures); got != tc.want {
+			t.Errorf("%v after %d: got %v, want %v", tc.first, tc.failures, got, tc.want)
+		}
+	}
+}

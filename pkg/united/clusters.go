@@ -28,6 +28,10 @@ type Cluster struct {
 	Lives bool
 	// Since is when Reachable last changed. Zero if that is not known.
 	Since time.Time
+	// Late is true if the cluster has not answered yet in this round. Its children may lack the last write.
+	Late bool
+	// Cordoned is true if the cluster gets no more replicas, and Drained if those that it has move to others.
+	Cordoned, Drained bool
 }
 
 // site is a cluster in which subsets are, or children may be. The cluster of the UnitedDeployment is none: without it nothing is planned.
@@ -38,8 +42,9 @@ type site struct {
 	exists bool
 	// as is the name that the member has now.
 	as string
-	// away is true if it does not answer, or does not exist, inDoubt if that is so for a moment only, and lost if it is so for long. closed is true if it answers and gets no more replicas.
-	away, inDoubt, lost, closed bool
+	// away is true if it does not answer, or does not exist, inDoubt if that is so for a moment only, and lost if it is so for long. late is true if it has not answered yet in this round. closed is true if it
+	// answers and gets no more replicas.
+	away, inDoubt, lost, late, closed bool
 	// leaving is how many replicas children there ask for that have to go, and mostLeaving how many they may ask for.
 	leaving, mostLeaving int32
 	// matters is true if it has replicas, or is to have some.
@@ -98,15 +103,27 @@ func (r *round) siteOf(name string, c *Cluster, before v1beta1.ClusterStatus) *s
 		refuses, heard = s.away && c.Lives, c.Since
 	}
 	if !s.away {
-		if before.State == v1beta1.ClusterReady || before.State == v1beta1.ClusterNotSelected {
+		if slices.Contains([]v1beta1.ClusterState{v1beta1.ClusterReady, v1beta1.ClusterNotSelected, v1beta1.ClusterCordoned, v1beta1.ClusterDrained}, before.State) {
 			s.status.Since = before.Since
 		}
-		if s.closed = !labels.SelectorFromSet(r.ClusterSelector).Matches(labels.Set(c.Labels)); s.closed {
+		switch {
+		case c.Drained:
+			s.status.State = v1beta1.ClusterDrained
+		case !labels.SelectorFromSet(r.ClusterSelector).Matches(labels.Set(c.Labels)):
 			s.status.State = v1beta1.ClusterNotSelected
+		case c.Cordoned:
+			s.status.State = v1beta1.ClusterCordoned
+		}
+		if s.late, s.closed = c.Late, s.status.State != v1beta1.ClusterReady; s.late {
+			r.recallLeaving(s, before)
 		}
 		return s
 	}
-	silence := sites.Silent(before.State, before.Since.Time, heard, refuses, sites.LostAfter, r.Now, r.wait)
+	lost := sites.LostAfter
+	if r.Adaptive != nil {
+		lost = r.Adaptive.Lost
+	}
+	silence := sites.Silent(before.State, before.Since.Time, heard, refuses, lost, r.Now, r.wait)
 	s.status.Since, s.inDoubt, s.lost = metav1.NewTime(silence.Since), silence.InDoubt, silence.Lost
 	switch {
 	case !s.exists:
@@ -118,18 +135,22 @@ func (r *round) siteOf(name string, c *Cluster, before v1beta1.ClusterStatus) *s
 	default:
 		s.status.State = v1beta1.ClusterUnreachable
 	}
-	s.leaving, s.mostLeaving = before.LeavingReplicas, max(before.LeavingReplicas, before.SeenLeavingReplicas)
-	for i := range r.Status.SubsetStatuses {
-		is := &r.Status.SubsetStatuses[i]
-		if is.Cluster == name && !slices.ContainsFunc(r.Subsets, func(s Subset) bool { return s.Name == is.Name && s.Cluster == name }) {
-			s.leaving, s.mostLeaving = plus(s.leaving, min(is.Replicas, is.SeenReplicas)), plus(s.mostLeaving, max(is.Replicas, is.SeenReplicas))
-		}
-	}
-	if s.lost && !s.exists {
+	if r.recallLeaving(s, before); s.lost && !s.exists {
 		s.leaving, s.mostLeaving = 0, 0 // nobody will ever hear of it again
 	}
 	s.matters = s.mostLeaving > 0
 	return s
+}
+
+// recallLeaving says how many replicas have to go, of a cluster that does not answer, or is late.
+func (r *round) recallLeaving(s *site, before v1beta1.ClusterStatus) {
+	s.leaving, s.mostLeaving = before.LeavingReplicas, max(before.LeavingReplicas, before.SeenLeavingReplicas)
+	for i := range r.Status.SubsetStatuses {
+		is := &r.Status.SubsetStatuses[i]
+		if is.Cluster == s.name && !slices.ContainsFunc(r.Subsets, func(of Subset) bool { return of.Name == is.Name && of.Cluster == s.name }) {
+			s.leaving, s.mostLeaving = plus(s.leaving, min(is.Replicas, is.SeenReplicas)), plus(s.mostLeaving, max(is.Replicas, is.SeenReplicas))
+		}
+	}
 }
 
 // plus adds numbers that another cluster has said, and that may be as great as it likes.
@@ -137,6 +158,20 @@ func plus(a, b int32) int32 { return a + min(b, allocation.Unlimited-a) }
 
 // isAway is true for a place whose cluster does not answer.
 func (pl *place) isAway() bool { return pl.site != nil && pl.site.away }
+
+// isLate is true for a place whose cluster has not answered yet in this round.
+func (pl *place) isLate() bool { return pl.site != nil && pl.site.late }
+
+// isLate is true for a child whose cluster has not answered yet in this round.
+func (r *round) isLate(c *Child) bool {
+	s := r.sites[c.Cluster]
+	return s != nil && s.late
+}
+
+// isIn is true for a place whose cluster is in a state.
+func (pl *place) isIn(state v1beta1.ClusterState) bool {
+	return pl.site != nil && pl.site.status.State == state
+}
 
 // isInDoubt is true while a cluster does not answer for a moment only, and nobody knows whether the last write there has arrived. Then nothing is raised.
 func (r *round) isInDoubt() bool {
@@ -158,12 +193,7 @@ func (r *round) isGivenUp(pl *place) bool { return pl.isAway() && pl.site.lost &
 
 // recall takes what is known of a place whose cluster does not answer from the previous status. Nobody knows whether the last write has arrived.
 func (r *round) recall(pl *place) {
-	for i := range r.Status.SubsetStatuses {
-		if before := &r.Status.SubsetStatuses[i]; before.Name == pl.Name && before.Cluster == pl.Cluster {
-			pl.before = *before.DeepCopy()
-			pl.schedulable = schedulableOf(r.Status, pl.Name)
-		}
-	}
+	pl.schedulable, pl.failedTrials = schedulableOf(r.Status, pl.Name), pl.before.FailedTrials
 	pl.most = max(pl.before.Replicas, pl.before.SeenReplicas)
 	pl.base = sites.Credit(min(pl.before.Replicas, pl.before.SeenReplicas), pl.Min.Of(r.Policy.Replicas), r.isGivenUp(pl))
 	pl.firm, pl.available = pl.base, min(pl.before.ReadyReplicas, pl.base)
@@ -183,14 +213,17 @@ func (r *round) clusters() []v1beta1.ClusterStatus {
 	var all []v1beta1.ClusterStatus
 	named := r.Policy.Clusters()
 	for _, s := range r.sitesInOrder() {
-		left := false
+		left, may := false, int32(0)
+		if s.late {
+			may, s.leaving, s.mostLeaving = s.mostLeaving, 0, 0
+		}
 		for _, l := range r.leaving {
 			if l.child.Cluster == s.name {
 				left = true
 				s.leaving, s.mostLeaving = plus(s.leaving, l.keeps), plus(s.mostLeaving, l.child.Replicas)
 			}
 		}
-		if s.mostLeaving > 0 || left || slices.Contains(named, s.name) {
+		if s.leaving = max(s.leaving, may); max(s.leaving, s.mostLeaving) > 0 || left || slices.Contains(named, s.name) {
 			s.status.LeavingReplicas, s.status.SeenLeavingReplicas = s.leaving, s.mostLeaving
 			all = append(all, s.status)
 		}
@@ -256,7 +289,7 @@ func (r *round) mayExceedBy(status *v1beta1.UnitedDeploymentStatus) int64 {
 func (r *round) notSelected() []string {
 	var names []string
 	for i := range r.places {
-		if pl := &r.places[i]; pl.site != nil && pl.site.closed {
+		if pl := &r.places[i]; pl.isIn(v1beta1.ClusterNotSelected) {
 			names = append(names, pl.Name+" in "+pl.Cluster)
 		}
 	}

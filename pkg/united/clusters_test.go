@@ -17,7 +17,7 @@ import (
 func inClusters(adaptive bool) *Policy {
 	p := policyOf(10, Subset{Name: "a", Cluster: "m"}, Subset{Name: "b"})
 	if adaptive {
-		p.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
+		p.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, Lost: sites.LostAfter}
 	}
 	return p
 }
@@ -189,6 +189,98 @@ func TestWhatAnswersStaysIfTheTotalIsLowered(t *testing.T) {
 			if b != min(total, 10) {
 				t.Errorf("adaptive %t: of %d, b is asked for %d", adaptive, total, b)
 			}
+		}
+	}
+}
+
+// TestAClusterIsCordonedAndDrained: a is in cluster m.
+func TestAClusterIsCordonedAndDrained(t *testing.T) {
+	cordoned, drained := func(c *Cluster) { c.Cordoned = true }, func(c *Cluster) { c.Cordoned, c.Drained = true, true }
+	for name, tc := range map[string]struct {
+		change func(*Policy)
+		member func(*Cluster)
+		a, b   int32
+		want   string
+		state  v1beta1.ClusterState
+		reason v1beta1.Reason
+	}{
+		"cordoned: it gets no more":                        {nil, cordoned, 3, 3, "3 7", v1beta1.ClusterCordoned, v1beta1.ReasonInProgress},
+		"cordoned: it keeps what it has":                   {nil, cordoned, 5, 5, "5 5", v1beta1.ClusterCordoned, v1beta1.ReasonReady},
+		"cordoned: it gives what it should":                {nil, cordoned, 8, 2, "8 5", v1beta1.ClusterCordoned, v1beta1.ReasonInProgress},
+		"drained: others make theirs first":                {nil, drained, 5, 5, "5 8", v1beta1.ClusterDrained, v1beta1.ReasonInProgress},
+		"drained: what others run goes":                    {nil, drained, 5, 8, "2 10", v1beta1.ClusterDrained, v1beta1.ReasonInProgress},
+		"drained: nothing is left":                         {nil, drained, 0, 10, "0 10", v1beta1.ClusterDrained, v1beta1.ReasonReady},
+		"drained: what nobody else takes stays":            {func(p *Policy) { p.Subsets[1].Max = count(6) }, drained, 4, 6, "4 6", v1beta1.ClusterDrained, v1beta1.ReasonReady},
+		"drained: the same with specified replicas":        {func(p *Policy) { p.Subsets[0].Replicas, p.Subsets[1].Replicas = count(5), count(5) }, drained, 5, 5, "5 5", v1beta1.ClusterDrained, v1beta1.ReasonReady},
+		"drained: nothing is made there for a total above": {func(p *Policy) { p.Subsets[1].Max = count(4) }, drained, 4, 4, "4 4", v1beta1.ClusterDrained, v1beta1.ReasonUnplaced},
+		"none of both":                                     {nil, func(*Cluster) {}, 5, 5, "5 5", v1beta1.ClusterReady, v1beta1.ReasonReady},
+	} {
+		for _, adaptive := range []bool{false, true} {
+			p := inClusters(adaptive)
+			if tc.change != nil {
+				tc.change(p)
+			}
+			if adaptive && p.Subsets[0].Replicas.IsSet {
+				continue
+			}
+			if adaptive && tc.change == nil {
+				p.Subsets[0].Max = count(5)
+			}
+			children := having(p, tc.a, tc.b)
+			children[0].Cluster = "m"
+			m := Cluster{Name: "m", Reachable: true}
+			tc.member(&m)
+			plan := p.Plan(Observed{Now: time.Unix(10_000, 0), Revision: "r1", Children: children, Clusters: []Cluster{m}})
+			ready := plan.Status.Conditions[0]
+			if got := numbers(&plan); got != tc.want || plan.Status.Clusters[0].State != tc.state || ready.Reason != tc.reason {
+				t.Errorf("%s, adaptive %t: got %s, %s, %+v", name, adaptive, got, plan.Status.Clusters[0].State, ready)
+			}
+		}
+	}
+}
+
+// TestTheUserSaysWhenAClusterIsLost.
+func TestTheUserSaysWhenAClusterIsLost(t *testing.T) {
+	p, now := inClusters(true), time.Unix(10_000, 0)
+	for lost, want := range map[time.Duration]int32{10 * time.Minute: 4, time.Minute: 10} {
+		p.Adaptive.Lost = lost
+		plan := p.Plan(Observed{Now: now, Revision: "r1", Status: known(6, 6, now.Add(-2*time.Minute)), Children: having(p, 0, 4)[1:], Clusters: []Cluster{{Name: "m"}}})
+		if got := plan.Children[0].Replicas; got != want {
+			t.Errorf("lost after %v: got %d, want %d", lost, got, want)
+		}
+	}
+}
+
+// TestALateClusterKeepsNoOthersWaiting: cluster m of a has not answered yet. The last write may have arrived there or not.
+func TestALateClusterKeepsNoOthersWaiting(t *testing.T) {
+	for name, tc := range map[string]struct {
+		asked, seen, ready int32
+		total, b           int32
+		wantA, wantB       int32
+	}{
+		"others get theirs":                         {5, 5, 5, 20, 5, 5, 10},
+		"what may have been asked for counts":       {8, 5, 5, 16, 8, 8, 8},
+		"what may still run counts":                 {3, 8, 8, 6, 3, 8, 3},
+		"nothing ends for what may have ended":      {2, 6, 6, 4, 6, 6, 2},
+		"a child that is being made is not missed":  {5, 0, 0, 10, 5, 5, 5},
+		"it is not lowered before it answers again": {5, 5, 5, 2, 5, 5, 1},
+	} {
+		p := inClusters(false)
+		p.Replicas, p.Surge = tc.total, max((tc.total+3)/4, 1)
+		status := &v1beta1.UnitedDeploymentStatus{SubsetStatuses: []v1beta1.SubsetStatus{{Name: "a", Cluster: "m", Replicas: tc.asked, SeenReplicas: tc.seen}, {Name: "b", Replicas: tc.b}}}
+		children := having(p, tc.seen, tc.b)
+		if children[0].Cluster = "m"; tc.seen == 0 {
+			children = children[1:]
+		}
+		plan := p.Plan(Observed{Now: time.Unix(10_000, 0), Revision: "r1", Status: status, Children: children, Clusters: []Cluster{{Name: "m", Reachable: true, Late: true}}})
+		got := map[int]int32{}
+		for _, w := range plan.Children {
+			if got[w.Subset] = w.Replicas; w.Late != (w.Subset == 0) {
+				t.Errorf("%s: %+v", name, w)
+			}
+		}
+		if got[0] != tc.wantA || got[1] != tc.wantB || plan.Status.SubsetStatuses[0].Replicas != tc.wantA || plan.Status.Clusters[0].State != v1beta1.ClusterReady {
+			t.Errorf("%s: got %v, want %d %d; %+v", name, got, tc.wantA, tc.wantB, plan.Status)
 		}
 	}
 }

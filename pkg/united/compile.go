@@ -25,6 +25,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/sites"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -489,7 +490,7 @@ func compileStrategy(policy *Policy, spec *v1beta1.UnitedDeploymentSpec, path *f
 	errs := oneOf(path.Child("scheduleStrategy", "type"), strategy.Type, v1beta1.FixedScheduleStrategy, v1beta1.AdaptiveScheduleStrategy)
 	isAdaptive, at := strategy.Type == v1beta1.AdaptiveScheduleStrategy, path.Child("scheduleStrategy", "adaptive")
 	if isAdaptive {
-		policy.Adaptive = &Adaptive{Critical: defaultCritical, Unschedulable: defaultUnschedulable}
+		policy.Adaptive = &Adaptive{Critical: defaultCritical, Unschedulable: defaultUnschedulable, Lost: sites.LostAfter}
 		for i := range policy.Subsets {
 			if policy.Subsets[i].Replicas.IsSet {
 				errs = append(errs, field.Forbidden(path.Child("subsets").Index(i).Child("replicas"),
@@ -507,6 +508,7 @@ func compileStrategy(policy *Policy, spec *v1beta1.UnitedDeploymentSpec, path *f
 	errs = append(errs, compileSeconds(&policy.Adaptive.Critical, adaptive.RescheduleCriticalSeconds, at.Child("rescheduleCriticalSeconds"))...)
 	errs = append(errs, compileSeconds(&policy.Adaptive.Unschedulable, adaptive.UnschedulableDuration, at.Child("unschedulableDuration"))...)
 	errs = append(errs, compileSeconds(&policy.Adaptive.Unschedulable, adaptive.UnschedulableLastSeconds, at.Child("unschedulableLastSeconds"))...)
+	errs = append(errs, compileSeconds(&policy.Adaptive.Lost, adaptive.LostSeconds, at.Child("lostSeconds"))...)
 	if adaptive.UnschedulableDuration != nil && adaptive.UnschedulableLastSeconds != nil {
 		errs = append(errs, field.Forbidden(at.Child("unschedulableLastSeconds"), "is another name of unschedulableDuration, which is given too; keep one"))
 	}

@@ -178,7 +178,7 @@ func TestWhatIsLeftOutHasADefault(t *testing.T) {
 		t.Errorf("template %+v, selector %s", policy.Template, policy.Selector)
 	}
 	adaptive := compile(t, deployment+"topology: {scheduleStrategy: {type: Adaptive}, subsets: [{name: a}]}").Adaptive
-	if diff := cmp.Diff(&Adaptive{Critical: 30 * time.Second, Unschedulable: 300 * time.Second}, adaptive); diff != "" {
+	if diff := cmp.Diff(&Adaptive{Critical: 30 * time.Second, Unschedulable: 300 * time.Second, Lost: 300 * time.Second}, adaptive); diff != "" {
 		t.Errorf("adaptive (-want +got):\n%s", diff)
 	}
 	if policy := compile(t, selector+twoSubsets); policy.Template != nil {
@@ -187,7 +187,7 @@ func TestWhatIsLeftOutHasADefault(t *testing.T) {
 }
 
 func TestWhatIsSaidIsInThePolicy(t *testing.T) {
-	policy := compile(t, cloneSet+"replicas: 10, revisionHistoryLimit: 0, topology: {scheduleStrategy: {type: Adaptive, adaptive: {rescheduleCriticalSeconds: 10, unschedulableLastSeconds: 3600, reserveUnschedulablePods: true}}, "+
+	policy := compile(t, cloneSet+"replicas: 10, revisionHistoryLimit: 0, topology: {scheduleStrategy: {type: Adaptive, adaptive: {rescheduleCriticalSeconds: 10, unschedulableLastSeconds: 3600, lostSeconds: 90, reserveUnschedulablePods: true}}, "+
 		"subsets: [{name: a, minReplicas: 1, maxReplicas: 30%, nodeSelectorTerm: {}, patch: null}, {name: b, nodeSelectorTerm: {matchExpressions: [{key: zone, operator: Exists}]}, tolerations: [{operator: Exists}], patch: {spec: {priorityClassName: low}}}]}, "+
 		"updateStrategy: {paused: true, order: InOrder, maxSurge: 12%, manualUpdate: {partitions: {b: 4}}}")
 	a, b := policy.Subsets[0], policy.Subsets[1]
@@ -200,7 +200,7 @@ func TestWhatIsSaidIsInThePolicy(t *testing.T) {
 	if diff := cmp.Diff([]any{"zone", 1, Count{}, `{"spec":{"priorityClassName":"low"}}`, int32(4)}, []any{b.Term.MatchExpressions[0].Key, len(b.Tolerations), b.Max, b.PatchText, b.Partition}); diff != "" {
 		t.Errorf("b (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]any{int32(10), int32(2), int32(0), true, true, CloneSetKind, &Adaptive{Critical: 10 * time.Second, Unschedulable: time.Hour, Reserve: true}},
+	if diff := cmp.Diff([]any{int32(10), int32(2), int32(0), true, true, CloneSetKind, &Adaptive{Critical: 10 * time.Second, Unschedulable: time.Hour, Lost: 90 * time.Second, Reserve: true}},
 		[]any{policy.Replicas, policy.Surge, policy.History, policy.Paused, policy.InOrder, policy.Template.Kind, policy.Adaptive}); diff != "" {
 		t.Errorf("policy (-want +got):\n%s", diff)
 	}

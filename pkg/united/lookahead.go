@@ -74,6 +74,7 @@ func (r *round) judgeRoom(pl *place) {
 	case !pl.blocked() && short && room <= pl.share:
 		pl.schedulable = newCondition(v1beta1.SubsetSchedulable, corev1.ConditionFalse, v1beta1.ReasonNoRoom,
 			fmt.Sprintf("it has room for %d replicas, and would get %d", room, pl.ideal), r.Now)
+		pl.failedTrials = 0
 	case !pl.blocked() || pl.schedulable.Reason != v1beta1.ReasonNoRoom:
 		return
 	}

@@ -18,7 +18,7 @@ type Observed struct {
 	// Revision is the name of the ControllerRevision of the template.
 	Revision string
 	// Children are all objects that the UnitedDeployment controls, of every kind, in any order. Those that are being deleted count too.
-	// Children in clusters that do not answer are not known.
+	// Children in clusters that do not answer are not known. Those in clusters that are late may lack the last write.
 	Children []Child
 	// Clusters are the members of the federation, in any order. Nil without one.
 	Clusters []Cluster
@@ -110,6 +110,8 @@ type Wanted struct {
 	Held     bool
 	// ReplicasOnly is true for a child that has to go: nothing but its replicas is written.
 	ReplicasOnly bool
+	// Late is true if the cluster of the child is late: nothing is written there.
+	Late bool
 	// Delete is true for a child without replicas that has to go. The adapter deletes it once it has no pods.
 	Delete bool
 }

@@ -56,9 +56,10 @@ type place struct {
 	*Subset
 	// site is the cluster of the place. Nil is that of the UnitedDeployment.
 	site *site
-	// before is the previous status, and most what the child may ask for, of a place whose cluster does not answer.
+	// before is the previous status. Empty if there is none.
 	before v1beta1.SubsetStatus
-	most   int32
+	// most is what the child may ask for, of a place whose cluster does not answer, or is late.
+	most int32
 	// child is nil if there is none, or if its cluster does not answer.
 	child *Child
 	// base is how many replicas the child asks for, without reservations, and without those that are tried and not ready yet.
@@ -73,8 +74,9 @@ type place struct {
 	stuck, refused int32
 	// available is how many pods have been ready for long enough.
 	available int32
-	// schedulable is the new condition. Nil with strategy Fixed.
-	schedulable *v1beta1.Condition
+	// schedulable is the new condition. Nil with strategy Fixed. failedTrials is how often in a row replicas were tried in vain.
+	schedulable  *v1beta1.Condition
+	failedTrials int32
 	// share is what the division gives. ideal is what it would give if every subset had room and nothing ran yet, and hope the same without the
 	// subsets that are known to have no room.
 	share, ideal, hope int32
@@ -135,6 +137,11 @@ func (r *round) assign() {
 	for i := range r.places {
 		r.places[i].Subset = &r.Subsets[i]
 		r.places[i].site = r.sites[r.Subsets[i].Cluster]
+		for _, before := range r.Status.SubsetStatuses {
+			if before.Name == r.Subsets[i].Name && before.Cluster == r.Subsets[i].Cluster {
+				r.places[i].before = before
+			}
+		}
 	}
 	children := make([]*Child, 0, len(r.Children))
 	for i := range r.Children {
@@ -196,6 +203,16 @@ func (r *round) look(pl *place) {
 	if r.Adaptive != nil {
 		r.judge(pl)
 	}
+	if pl.isLate() { // the last write may have arrived, and may have ended some
+		pl.most = pl.before.Replicas
+		if pl.child != nil {
+			pl.most = max(pl.most, pl.child.Replicas)
+		}
+		if pl.before.Name != "" {
+			pl.base = min(pl.base, pl.before.Replicas)
+			pl.firm, pl.available = min(pl.firm, pl.base), min(pl.available, pl.base)
+		}
+	}
 }
 
 // isStuck is true for a pod that found no node for too long.
@@ -229,16 +246,23 @@ func (r *round) judge(pl *place) {
 	before, left := schedulableOf(r.Status, pl.Name), time.Duration(0)
 	blocked := before != nil && before.Status == corev1.ConditionFalse
 	noRoom := blocked && before.Reason == v1beta1.ReasonNoRoom
-	if blocked {
-		left = before.LastTransitionTime.Add(r.Adaptive.Unschedulable).Sub(r.Now)
+	pl.failedTrials = pl.before.FailedTrials
+	switch {
+	case blocked:
+		left = before.LastTransitionTime.Add(r.Adaptive.Pause(pl.failedTrials)).Sub(r.Now)
+	case before != nil && r.Now.Sub(before.LastTransitionTime.Time) >= sites.LongestRetry, pl.child != nil && pl.child.Trial > 0 && pl.base == pl.child.Replicas:
+		pl.failedTrials = 0 // what is tried runs, or nobody has tried for long
 	}
 	set := func(status corev1.ConditionStatus, reason v1beta1.Reason, message string) {
 		pl.schedulable = newCondition(v1beta1.SubsetSchedulable, status, reason, message, r.Now)
 	}
 	switch {
 	case pl.stuck > 0 && !pl.rolling && (!blocked || noRoom || left <= 0): // with noRoom, there is less room than the scheduler said
+		if !blocked && !r.Adaptive.Reserve { // with reservations nothing is tried: these pods go on waiting
+			pl.failedTrials++
+		}
 		set(corev1.ConditionFalse, v1beta1.ReasonReschedule, messageOf(pl))
-		r.wait(r.Adaptive.Unschedulable)
+		r.wait(r.Adaptive.Pause(pl.failedTrials))
 	case before == nil:
 		set(corev1.ConditionTrue, v1beta1.ReasonSchedulable, "")
 	case !blocked, noRoom: // until judgeRoom says otherwise
@@ -275,6 +299,7 @@ func (r *round) divide() {
 			claims[i].Max = min(claims[i].Max, pl.base)
 		}
 	}
+	r.drain(claims)
 	share := allocation.Divide(r.Replicas, claims, true)
 	if r.keepHere(claims, share) {
 		share = allocation.Divide(r.Replicas, claims, true)
@@ -303,6 +328,31 @@ func (r *round) divide() {
 	}
 }
 
+// drain leaves to places whose clusters are drained only what no other place takes.
+func (r *round) drain(claims []allocation.Claim) {
+	if !slices.ContainsFunc(r.places, func(pl place) bool { return pl.isIn(v1beta1.ClusterDrained) }) {
+		return
+	}
+	others, left := slices.Clone(claims), r.Policy.Replicas
+	for i := range r.places {
+		if pl := &r.places[i]; pl.isIn(v1beta1.ClusterDrained) {
+			others[i].Max = 0
+		} else if pl.isAway() {
+			others[i].Max = min(others[i].Max, pl.base)
+		}
+	}
+	for _, n := range allocation.Divide(r.Replicas, others, true) {
+		left -= n
+	}
+	for i := range r.places {
+		if r.places[i].isIn(v1beta1.ClusterDrained) {
+			claims[i].Max = min(claims[i].Max, left)
+			claims[i].Min = claims[i].Max
+			left -= claims[i].Max
+		}
+	}
+}
+
 // keepHere lowers the claims of places whose cluster does not answer, so that what runs in the others stays although the total was lowered. It is false if it has changed nothing. The shares are what the
 // claims give now.
 func (r *round) keepHere(claims []allocation.Claim, share []int32) (changed bool) {
@@ -311,7 +361,7 @@ func (r *round) keepHere(claims []allocation.Claim, share []int32) (changed bool
 		pl := &r.places[i]
 		if !pl.isAway() {
 			running += int64(pl.firm)
-			shares += int64(shareOf(r.Status, pl.Name))
+			shares += int64(pl.before.Share)
 			continue
 		}
 		if r.Adaptive == nil {
@@ -330,16 +380,6 @@ func (r *round) keepHere(claims []allocation.Claim, share []int32) (changed bool
 		}
 	}
 	return changed
-}
-
-// shareOf is the share of a subset in a status.
-func shareOf(status *v1beta1.UnitedDeploymentStatus, name string) int32 {
-	for i := range status.SubsetStatuses {
-		if status.SubsetStatuses[i].Name == name {
-			return status.SubsetStatuses[i].Share
-		}
-	}
-	return 0
 }
 
 // asked is how many replicas each place has now, without reservations and trials.
@@ -438,7 +478,7 @@ func (r *round) try() {
 	for i := range r.places {
 		pl := &r.places[i]
 		if !pl.blocked() && pl.reserved == 0 && pl.hope > pl.share && pl.available >= pl.share && above {
-			pl.trial = min(pl.hope-pl.share, r.Surge)
+			pl.trial = min(pl.hope-pl.share, max(r.Surge>>min(pl.failedTrials, 30), 1)) // half as many each time
 			pl.wanted += pl.trial
 			return
 		}
@@ -453,22 +493,30 @@ func (r *round) makeRoom() {
 	unplaced := r.unplaced
 	for i := range r.places {
 		pl := &r.places[i]
-		if pl.isAway() {
-			due := min(unplaced, max(pl.ideal-pl.share, 0)) // what others run until the cluster answers, as far as somebody does
+		due := int32(0)
+		if pl.isAway() || pl.site != nil && pl.site.closed { // what others run until the cluster answers or takes it, as far as somebody does
+			due = min(unplaced, max(pl.ideal-pl.share, 0))
 			unplaced -= due
+		}
+		if pl.isAway() {
 			places = append(places, allocation.Place{Name: pl.Name, Asked: pl.base, Running: pl.base, Ready: pl.available, Share: pl.share + due, Wanted: pl.base})
 			continue
 		}
 		limit += pl.wanted - pl.share - pl.trial // a trial is part of the surge, and a reservation is not
-		p := allocation.Place{Name: pl.Name, Running: pl.firm, Ready: pl.available, Share: pl.share, Wanted: pl.wanted}
+		p := allocation.Place{Name: pl.Name, Running: pl.firm, Ready: pl.available, Share: pl.share + due, Wanted: pl.wanted}
 		if pl.child != nil {
 			p.Asked = pl.child.Replicas
+		}
+		if pl.isLate() {
+			p.Asked = pl.most
 		}
 		places = append(places, p)
 	}
 	for _, l := range r.leaving {
 		p := allocation.Place{Name: l.child.Name, Ready: r.available(l.child)}
-		if l.child.Deleting {
+		if r.isLate(l.child) { // it may have been lowered: others must not count on it
+			p.Ready = 0
+		} else if l.child.Deleting {
 			limit = max(limit-l.child.Replicas, 0)
 		} else {
 			p.Running = min(l.child.Replicas, l.child.count(func(pod *Pod) bool { return pod.Bound }))
@@ -486,13 +534,47 @@ func (r *round) makeRoom() {
 		if r.places[i].next = next[i]; awaits {
 			r.places[i].next = min(next[i], places[i].Asked)
 		}
-		if pl := &r.places[i]; pl.isAway() {
+		switch pl := &r.places[i]; {
+		case pl.isAway():
 			pl.next = pl.before.Replicas
+		case pl.isLate():
+			pl.next = pl.most
 		}
 	}
 	for i := range r.leaving {
-		if l := &r.leaving[i]; !l.child.Deleting {
+		if l := &r.leaving[i]; !l.child.Deleting && !r.isLate(l.child) {
 			l.keeps = next[len(r.places)+i]
+		}
+	}
+	r.leaveRoom(limit, places)
+}
+
+// leaveRoom raises places only as far as those leave room that are late, and may have been asked for more than others count on.
+func (r *round) leaveRoom(limit int32, asked []allocation.Place) {
+	room, late := int64(limit), false
+	for i := range r.places {
+		pl := &r.places[i]
+		room -= int64(min(pl.next, asked[i].Asked))
+	}
+	for i := range r.leaving {
+		room -= int64(r.leaving[i].keeps)
+	}
+	for _, s := range r.sites {
+		if s.late {
+			may := int64(s.mostLeaving)
+			for i := range r.leaving {
+				if r.leaving[i].child.Cluster == s.name {
+					may -= int64(r.leaving[i].keeps)
+				}
+			}
+			room, late = room-max(may, 0), true
+		}
+	}
+	for i := range r.places {
+		if pl := &r.places[i]; late && pl.next > asked[i].Asked && !pl.isAway() {
+			more := min(pl.next-asked[i].Asked, int32(max(room, 0)))
+			pl.next = asked[i].Asked + more
+			room -= int64(more)
 		}
 	}
 }

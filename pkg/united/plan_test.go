@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/sites"
 )
 
 func count(n int32) Count   { return Count{IsSet: true, Value: n} }
@@ -209,7 +210,7 @@ func TestPodsCountWhenTheyAreAvailable(t *testing.T) {
 func TestPodsThatCannotBeMadeCount(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := policyOf(10, Subset{Name: "a"}, Subset{Name: "b"})
-	p.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
+	p.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, Lost: sites.LostAfter}
 	children := having(p, 10, 0)
 	children[0].Pods, children[0].FailingSince = children[0].Pods[:4], now.Add(time.Second-critical)
 	plan := p.Plan(Observed{Now: now, Revision: "r1", Children: children})

@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/berth-project/berth/pkg/sites"
 )
 
 // Policy is a valid UnitedDeployment, compiled for use. It is immutable.
@@ -78,12 +80,19 @@ type Subset struct {
 type Adaptive struct {
 	// Critical is for how long a pod may find no node before its replica goes to another subset.
 	Critical time.Duration
-	// Unschedulable is for how long the subset then gets no new replicas.
+	// Unschedulable is for how long the subset then gets no new replicas. Each time that a trial fails, it is twice as long.
 	Unschedulable time.Duration
+	// Lost is for how long a cluster may not answer before other subsets run its replicas.
+	Lost time.Duration
 	// Reserve keeps pods that find no node, while another subset runs pods in their place.
 	Reserve bool
 	// LookAhead uses what the scheduler says about capacity.
 	LookAhead bool
+}
+
+// Pause is for how long a subset gets no new replicas after so many trials in a row that have failed.
+func (a *Adaptive) Pause(failedTrials int32) time.Duration {
+	return sites.Backoff(a.Unschedulable, failedTrials)
 }
 
 // Clusters are the names of the clusters of subsets, but for that of the UnitedDeployment, in order.

@@ -33,7 +33,7 @@ func (r *round) children() []Wanted {
 		}
 		all = append(all, Wanted{
 			Child: l.child, Subset: -1, Cluster: l.child.Cluster, Replicas: l.keeps, Partition: l.child.Partition, Revision: l.child.Revision, ReplicasOnly: true,
-			Delete: l.keeps == 0 && l.child.Replicas == 0 && len(l.child.Pods) == 0,
+			Delete: l.keeps == 0 && l.child.Replicas == 0 && len(l.child.Pods) == 0, Late: r.isLate(l.child),
 		})
 	}
 	earlierDone := true
@@ -46,7 +46,7 @@ func (r *round) children() []Wanted {
 		if pl.site != nil && pl.site.closed && pl.child == nil {
 			continue
 		}
-		w := Wanted{Child: pl.child, Subset: i, Replicas: pl.next, Partition: pl.Partition, Revision: r.Revision}
+		w := Wanted{Child: pl.child, Subset: i, Replicas: pl.next, Partition: pl.Partition, Revision: r.Revision, Late: pl.isLate()}
 		if pl.site != nil {
 			w.Cluster = pl.site.as
 		}
@@ -155,7 +155,7 @@ func (r *round) status(children []Wanted) v1beta1.UnitedDeploymentStatus {
 	var summary []string
 	for i := range r.places {
 		pl := &r.places[i]
-		s := v1beta1.SubsetStatus{Name: pl.Name, Cluster: pl.Cluster, Partition: pl.Partition, ReservedPods: pl.reserved}
+		s := v1beta1.SubsetStatus{Name: pl.Name, Cluster: pl.Cluster, Partition: pl.Partition, ReservedPods: pl.reserved, FailedTrials: pl.failedTrials}
 		if pl.child != nil {
 			count(pl.child)
 			s.Replicas, s.ReadyReplicas = pl.child.Replicas, pl.child.ready()
@@ -210,7 +210,7 @@ func (r *round) conditions(children []Wanted, allUpdated bool, reachable verdict
 			missing = append(missing, r.Subsets[w.Subset].Name)
 		case w.Held:
 			held = append(held, r.Subsets[w.Subset].Name)
-		case w.Child.Revision != w.Revision || w.Child.Replicas != w.Replicas || w.Child.PatchText != r.Subsets[w.Subset].PatchText:
+		case w.Child.Revision != w.Revision || w.Child.Replicas != w.Replicas || w.Child.PatchText != r.Subsets[w.Subset].PatchText, w.Late && w.Replicas != r.places[w.Subset].wanted:
 			behind = append(behind, r.Subsets[w.Subset].Name)
 		}
 	}

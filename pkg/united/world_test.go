@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
+	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/sites"
 	"github.com/berth-project/berth/test/testkit/worlds"
@@ -43,6 +44,12 @@ type world struct {
 	// clusters are the members, and away those that do not answer, with the time since when.
 	clusters []string
 	away     map[string]time.Time
+	// cordons say which members get no more replicas, or are drained.
+	cordons map[string]string
+	// slow are members that take long for writes, with what they are about to do. Since began that is so, and cached is what their caches had before.
+	slow   map[string][]func()
+	began  map[string]time.Time
+	cached map[string][]Child
 }
 
 func newWorld(t rapid.TB, h *worlds.History, policy *Policy) *world {
@@ -94,7 +101,7 @@ func (w *world) reconcile(crash bool) {
 	status := w.status.DeepCopy()
 	var seen []Child
 	for _, child := range w.children {
-		if _, away := w.away[child.Cluster]; !away {
+		if _, away := w.away[child.Cluster]; !away && w.cached[child.Cluster] == nil {
 			child.Pods = slices.Clone(child.Pods)
 			seen = append(seen, child)
 		}
@@ -102,7 +109,10 @@ func (w *world) reconcile(crash bool) {
 	observed := Observed{Now: w.clock(), Generation: w.generation, Seen: w.since, Revision: "r1", Children: seen, Status: status}
 	for _, name := range w.clusters {
 		_, away := w.away[name]
-		observed.Clusters = append(observed.Clusters, Cluster{Name: name, Reachable: !away})
+		observed.Clusters = append(observed.Clusters, Cluster{Name: name, Reachable: !away, Late: w.cached[name] != nil, Cordoned: w.cordons[name] == "cordon", Drained: w.cordons[name] == "drain"})
+		if !away {
+			observed.Children = append(observed.Children, w.cached[name]...)
+		}
 	}
 	plan := w.policy.Plan(observed)
 	if crash && w.random.IntN(3) == 0 {
@@ -110,13 +120,17 @@ func (w *world) reconcile(crash bool) {
 		return
 	}
 	w.status = plan.Status // the first write
+	w.afford(plan.Children)
 	for i, wanted := range plan.Children {
 		if crash && w.random.IntN(2) == 0 {
 			w.say("crash before write %d of %d", i+1, len(plan.Children))
 			return
 		}
+		if wanted.Late || w.begin(wanted) {
+			continue
+		}
 		before := w.asked()
-		if w.write(wanted); w.asked() > before {
+		if w.write(wanted, w.policy.Subsets); w.asked() > before {
 			w.check()
 		}
 	}
@@ -129,6 +143,66 @@ func (w *world) reconcile(crash bool) {
 			}
 		}
 	}
+}
+
+// afford lowers what is raised by what slow members keep meanwhile.
+func (w *world) afford(all []Wanted) {
+	raises, kept := make([]int32, len(all)), int64(0)
+	for i := range all {
+		before := int32(0)
+		if all[i].Child != nil {
+			before = all[i].Child.Replicas
+		}
+		raises[i] = max(all[i].Replicas-before, 0)
+		if _, slow := w.slow[all[i].Cluster]; slow {
+			kept += int64(max(before-all[i].Replicas, 0))
+		}
+	}
+	was := slices.Clone(raises)
+	allocation.Afford(raises, kept)
+	for i := range all {
+		all[i].Replicas -= was[i] - raises[i]
+		all[i].Trial = max(all[i].Trial-(was[i]-raises[i]), 0)
+	}
+}
+
+// begin is true if the write goes to a slow member. It ends later, and until then the cache is what it is now.
+func (w *world) begin(wanted Wanted) bool {
+	writes, is := w.slow[wanted.Cluster]
+	if !is {
+		return false
+	}
+	if w.cached[wanted.Cluster] == nil {
+		w.cached[wanted.Cluster], w.began[wanted.Cluster] = []Child{}, w.now
+		for _, child := range w.children {
+			if child.Cluster == wanted.Cluster {
+				child.Pods = slices.Clone(child.Pods)
+				w.cached[wanted.Cluster] = append(w.cached[wanted.Cluster], child)
+			}
+		}
+	}
+	subsets, total, allAnswer := w.policy.Subsets, w.policy.Replicas, len(w.away) == 0
+	w.slow[wanted.Cluster] = append(writes, func() {
+		before := w.asked()
+		if w.write(wanted, subsets); w.asked() > before && allAnswer && w.policy.Replicas == total { // others may run what was in a cluster that has returned since
+			w.check()
+		}
+	})
+	return true
+}
+
+// end lets a slow member do what it is about to do, in the order of the plan. Of one that does not answer any more, nobody knows whether it does.
+func (w *world) end(name string) {
+	w.t.Helper()
+	if _, away := w.away[name]; away && w.random.IntN(2) == 0 {
+		w.slow[name] = nil
+	}
+	w.say("%s answers at last", name)
+	for _, write := range w.slow[name] {
+		write()
+	}
+	delete(w.cached, name)
+	delete(w.slow, name)
 }
 
 // answer does what the scheduler does with lookAhead, at its own times.
@@ -157,15 +231,15 @@ func (w *world) answer() {
 	w.status.Capacity = answer
 }
 
-func (w *world) write(wanted Wanted) {
+func (w *world) write(wanted Wanted, subsets []Subset) {
 	if wanted.Child == nil {
 		w.made++
 		w.children = append(w.children, Child{
-			Cluster: w.policy.Subsets[wanted.Subset].Cluster,
-			Kind:    w.policy.Template.Kind, Name: fmt.Sprint("c", w.made), Subset: w.policy.Subsets[wanted.Subset].Name,
+			Cluster: subsets[wanted.Subset].Cluster,
+			Kind:    w.policy.Template.Kind, Name: fmt.Sprint("c", w.made), Subset: subsets[wanted.Subset].Name,
 			Revision: "r1", Replicas: wanted.Replicas, Trial: wanted.Trial, ByOrdinal: w.policy.Template.Kind == StatefulSetKind, Created: w.now,
 		})
-		w.say("make %s with %d", w.policy.Subsets[wanted.Subset].Name, wanted.Replicas)
+		w.say("make %s with %d", subsets[wanted.Subset].Name, wanted.Replicas)
 		return
 	}
 	for i := range w.children {
@@ -433,7 +507,7 @@ func (w *world) changeRoom(random *worlds.History) {
 func (w *world) rest() {
 	w.t.Helper()
 	clear(w.crashed)
-	for range 150 {
+	for end := w.now.Add(4 * sites.LongestRetry); w.now.Before(end); w.now = w.now.Add(time.Minute) { // the last trial may have failed just now, and the next ones begin with one replica
 		w.round(false)
 	}
 	before := len(w.history)
@@ -514,7 +588,7 @@ func childrenGo(t rapid.TB, random *worlds.History) {
 	t.Helper()
 	policy := policyOf(int32(1+random.IntN(12)), Subset{Name: "a"}, Subset{Name: "b"})
 	if random.IntN(2) == 0 {
-		policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
+		policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, Lost: sites.LostAfter}
 	}
 	w := newWorld(t, random, policy)
 	w.room = []int32{100, 100, 100, 100}
@@ -570,7 +644,7 @@ func clustersGoAndReturn(t rapid.TB, random *worlds.History) {
 	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	policy := policyOf(int32(1+random.IntN(20)), all[:2+random.IntN(3)]...)
 	if random.IntN(2) == 0 {
-		policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
+		policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, Lost: sites.LostAfter}
 		for i := range policy.Subsets {
 			if random.IntN(3) == 0 {
 				policy.Subsets[i].Min = count(int32(random.IntN(4)))
@@ -579,8 +653,9 @@ func clustersGoAndReturn(t rapid.TB, random *worlds.History) {
 	}
 	w := newWorld(t, random, policy)
 	w.room, w.clusters, w.away = []int32{100, 100, 100, 100}, []string{"m1", "m2"}, map[string]time.Time{}
+	w.slow, w.began, w.cached, w.cordons = map[string][]func(){}, map[string]time.Time{}, map[string][]Child{}, map[string]string{}
 	for range random.Steps(80) {
-		switch random.IntN(10) {
+		switch random.IntN(13) {
 		case 0, 1:
 			name := w.clusters[random.IntN(2)]
 			if _, away := w.away[name]; away {
@@ -608,9 +683,26 @@ func clustersGoAndReturn(t rapid.TB, random *worlds.History) {
 			if len(w.away) > 0 && random.IntN(3) == 0 {
 				w.now = w.now.Add(sites.LostAfter)
 			}
+		case 5, 6:
+			name := w.clusters[random.IntN(2)]
+			if _, slow := w.slow[name]; slow && w.cached[name] == nil {
+				delete(w.slow, name)
+				w.say("%s is quick again", name)
+			} else if !slow {
+				w.slow[name] = nil
+				w.say("%s becomes slow", name)
+			}
+		case 7:
+			name := w.clusters[random.IntN(2)]
+			w.cordons[name] = random.Pick("", "", "cordon", "drain")
+			w.say("%s: %q", name, w.cordons[name])
 		}
 		w.clustersRound(random.IntN(4) == 0)
 	}
+	for _, name := range w.clusters {
+		w.end(name)
+	}
+	clear(w.cordons)
 	clear(w.away)
 	w.say("all return")
 	for range 100 {
@@ -628,9 +720,47 @@ func clustersGoAndReturn(t rapid.TB, random *worlds.History) {
 func (w *world) clustersRound(crash bool) {
 	w.t.Helper()
 	enough := w.ready() >= w.policy.Replicas
+	for _, name := range w.clusters {
+		if w.cached[name] != nil && w.now.Sub(w.began[name]) >= 15*time.Second { // as members.DefaultDeadline
+			w.end(name)
+			enough = false // it does what was right then, and the total may be another one now
+		}
+	}
 	w.reconcile(crash)
 	w.live(time.Duration(1+w.random.IntN(20)) * time.Second)
 	if enough && w.ready() < w.policy.Replicas {
 		w.fail("%d pods are ready, and %d are wanted: %s", w.ready(), w.policy.Replicas, w)
+	}
+}
+
+// TestTrialsBackOff: the first of two subsets never has room. In six hours, few pods are made that find no node, and the subset is asked for at most once an hour in the end. When it has room, it gets all of its replicas.
+func TestTrialsBackOff(t *testing.T) {
+	policy := policyOf(1000, Subset{Name: "a"}, Subset{Name: "b"})
+	policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
+	w := newWorld(t, nil, policy)
+	w.room = []int32{0, 2000}
+	changes, was := 0, v1beta1.Reason("")
+	play := func(d time.Duration) {
+		for end := w.now.Add(d); w.now.Before(end); {
+			w.reconcile(false)
+			if is := schedulableOf(&w.status, "a"); is.Reason != was {
+				changes, was = changes+1, is.Reason
+			}
+			w.live(10 * time.Second)
+		}
+	}
+	play(10 * time.Minute)
+	if first := w.waited; first < 1000 {
+		t.Errorf("%d pods waited at first", first)
+	}
+	w.waited, changes = 0, 0
+	play(6 * time.Hour)
+	if w.waited > 500 || changes > 20 {
+		t.Errorf("%d pods were made that found no node, and the condition changed %d times", w.waited, changes)
+	}
+	w.room[0] = 400
+	play(2 * time.Hour)
+	if got := w.String(); got != "b=600+0(600 bound, 600 ready) a=400+0(400 bound, 400 ready)" && got != "a=400+0(400 bound, 400 ready) b=600+0(600 bound, 600 ready)" {
+		t.Errorf("got %s", got)
 	}
 }

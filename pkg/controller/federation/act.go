@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -118,7 +117,7 @@ func (o *outcome) add(e *end) bool {
 	case apply.Stale:
 		o.stale = true
 	case apply.Refused:
-		o.refused[s.Member] = frame.AtMost(longestComplaint, err.Error())
+		o.refused[s.Member] = apply.Complaint(err)
 	default:
 		o.err = errors.Join(o.err, fmt.Errorf("writing the ReplicaSet in cluster %s: %w", s.Member, err))
 	}
@@ -161,9 +160,9 @@ func (r *reconciler) all(ctx context.Context, frs *v1alpha1.FederatedReplicaSet,
 	for i := range steps {
 		errands[i] = members.Errand{Object: key, Member: steps[i].Member}
 	}
-	for i, end := range r.writing.Each(ctx, errands, func(ctx context.Context, i int) end {
+	for i, end := range r.Writing.Each(ctx, errands, func(ctx context.Context, i int) end {
 		err := r.write(ctx, key, frs.UID, &steps[i])
-		return end{&steps[i], r.patient(failure{errands[i], false}, apply.ResultOf(err)), err}
+		return end{&steps[i], r.Patient(errands[i], false, apply.ResultOf(err), r.clock.Now()), err}
 	}) {
 		if end == nil || !o.add(end) {
 			kept += int64(max(-steps[i].raise(), 0))
@@ -177,25 +176,6 @@ type end struct {
 	step *step
 	is   apply.Result
 	err  error
-}
-
-// failure is what fails in a cluster.
-type failure struct {
-	members.Errand
-	reads bool
-}
-
-// patient is a apply.Result, or a refusal if requests for a ReplicaSet have failed for too long: its cluster answers and cannot store anything, for instance. Then others get what is due there.
-func (r *reconciler) patient(of failure, is apply.Result) apply.Result {
-	if is != apply.Failed {
-		r.failing.Delete(of)
-		return is
-	}
-	now := r.clock.Now()
-	if since, known := r.failing.LoadOrStore(of, now); known && now.Sub(since.(time.Time)) >= failsFor {
-		return apply.Refused
-	}
-	return is
 }
 
 // write carries out one step. It fails if the ReplicaSet has changed since it was read.

@@ -82,15 +82,6 @@ func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplic
 	all := make([]local, len(known))
 	var asked []*local
 	var errands []members.Errand
-	take := func(l *local, of members.Errand, answer *seen) {
-		if l.Late = answer == nil; !l.Late {
-			r.answered(ctx, l, answer, failure{of, true}, cached)
-			return
-		}
-		if r.recall(ctx, l, cached); l.set == nil {
-			l.Taken = wasTaken(frs, l.Name)
-		}
-	}
 	for i, m := range known {
 		l, of := &all[i], members.Errand{Object: client.ObjectKeyFromObject(frs), Member: m.Name}
 		l.Member = model.Member{Name: m.Name, Identity: m.Identity, Reachable: m.Reachable, Since: m.Since, Lives: m.Lives, Why: m.Why, Cordoned: m.Cordoned, Drained: m.Drained, Room: m.Room}
@@ -104,18 +95,19 @@ func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplic
 		}
 		switch {
 		case !l.Reachable:
-		case r.reading.Runs(of), r.writing.Runs(of):
-			take(l, of, nil)
+		case r.Runs(of):
+			r.late(ctx, l, frs, cached)
 		case live:
-			if answer := r.reading.Late(of); answer != nil && !(answer.brief && from == theServers) {
-				take(l, of, answer)
-				continue
-			}
 			asked, errands = append(asked, l), append(errands, of)
 		}
 	}
-	for i, answer := range r.reading.Each(ctx, errands, func(ctx context.Context, i int) seen { return r.read(ctx, errands[i].Member, live) }) {
-		take(asked[i], errands[i], answer)
+	tooBrief := func(s *seen) bool { return s.brief && from == theServers }
+	for i, answer := range r.Reading.Answers(ctx, errands, tooBrief, func(ctx context.Context, i int) seen { return r.read(ctx, errands[i].Member, live) }) {
+		if answer == nil {
+			r.late(ctx, asked[i], frs, cached)
+			continue
+		}
+		r.answered(ctx, asked[i], answer, errands[i], cached)
 	}
 	return all, nil
 }
@@ -191,13 +183,17 @@ func (r *reconciler) recall(ctx context.Context, l *local, how *reading) {
 	l.set, l.Local, l.Taken = s.set, s.local, s.taken
 }
 
-// answered says what an API server has answered. One that answers with errors is late: members.Set says whether it is there. If it has done so for too long, nothing is known of it.
-func (r *reconciler) answered(ctx context.Context, l *local, s *seen, of failure, cached *reading) {
-	is := apply.Written
-	if s.err != nil {
-		is = apply.Failed
+// late says what is known of a cluster that has not answered yet.
+func (r *reconciler) late(ctx context.Context, l *local, frs *v1alpha1.FederatedReplicaSet, cached *reading) {
+	l.Late = true
+	if r.recall(ctx, l, cached); l.set == nil {
+		l.Taken = wasTaken(frs, l.Name)
 	}
-	switch r.patient(of, is) {
+}
+
+// answered says what an API server has answered. One that answers with errors is late: members.Set says whether it is there. If it has done so for too long, nothing is known of it.
+func (r *reconciler) answered(ctx context.Context, l *local, s *seen, of members.Errand, cached *reading) {
+	switch r.Answered(of, s.err, r.clock.Now()) {
 	case apply.Written:
 		l.set, l.Local, l.Taken = s.set, s.local, s.taken
 	case apply.Failed:

@@ -28,19 +28,6 @@ import (
 	"github.com/berth-project/berth/pkg/members"
 )
 
-const (
-	// unknownInterval is how often a hub that has just started looks whether it knows its clusters.
-	unknownInterval = time.Second
-	// cascadeInterval is how often a cluster is asked again whose ReplicaSet is to be deleted.
-	cascadeInterval = 10 * time.Second
-	// lateInterval is how often a cluster is asked again that answers late, or with errors.
-	lateInterval = 5 * time.Second
-	// failsFor is for how long requests to a cluster may fail before they count as refused.
-	failsFor = time.Minute
-	// longestComplaint bounds what is quoted of a cluster, in bytes. It chooses what its errors say.
-	longestComplaint = 300
-)
-
 // reconciler writes the ReplicaSets and the status of FederatedReplicaSets, one at a time per worker.
 type reconciler struct {
 	// client reads from the cache of the hub, and writes. live reads from its API server.
@@ -59,11 +46,8 @@ type reconciler struct {
 	primed map[string]time.Time
 	// applied is what was applied last, of type types.NamespacedName to *apply.Memory; see appliedOf.
 	applied sync.Map
-	// reading and writing are what goes on in the clusters. Nobody waits for a slow one.
-	reading members.Errands[seen]
-	writing members.Errands[end]
-	// failing is since when requests for a ReplicaSet fail, of type failure to time.Time.
-	failing sync.Map
+	// Afar is what goes on in the clusters.
+	apply.Afar[seen, end]
 	// warned is the generation of a FederatedReplicaSet for which an event named the clusters that do not exist, of type types.NamespacedName to warning.
 	warned sync.Map
 }
@@ -98,7 +82,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, fmt.Errorf("reading the FederatedReplicaSet: %w", err)
 	}
 	if !r.members.Known(ctx) {
-		return reconcile.Result{RequeueAfter: unknownInterval}, nil
+		return reconcile.Result{RequeueAfter: apply.UnknownInterval}, nil
 	}
 	if !frs.DeletionTimestamp.IsZero() {
 		return r.cascade(ctx, frs)
@@ -248,8 +232,8 @@ func (r *reconciler) prime(ctx context.Context) error {
 // carryOut writes the ReplicaSets. A refusal is noted in the status: the model goes by it.
 func (r *reconciler) carryOut(ctx context.Context, v *view) (reconcile.Result, error) {
 	result := reconcile.Result{RequeueAfter: v.plan.Again}
-	if v.late && (result.RequeueAfter == 0 || result.RequeueAfter > lateInterval) {
-		result.RequeueAfter = lateInterval
+	if v.late {
+		result.RequeueAfter = apply.Soon(result.RequeueAfter)
 	}
 	if len(v.lower)+len(v.rest) == 0 {
 		return result, nil
@@ -261,7 +245,7 @@ func (r *reconciler) carryOut(ctx context.Context, v *view) (reconcile.Result, e
 func (r *reconciler) lateWrites(ctx context.Context, frs *v1alpha1.FederatedReplicaSet) *outcome {
 	o, any := &outcome{refused: map[string]string{}}, false
 	for _, m := range r.members.List() {
-		if end := r.writing.Late(members.Errand{Object: client.ObjectKeyFromObject(frs), Member: m.Name}); end != nil && end.step != nil {
+		if end := r.Writing.Late(members.Errand{Object: client.ObjectKeyFromObject(frs), Member: m.Name}); end != nil && end.step != nil {
 			o.add(end)
 			any = true
 		}
@@ -365,7 +349,8 @@ func (r *reconciler) cascade(ctx context.Context, frs *v1alpha1.FederatedReplica
 		}
 		var errs []error
 		left := false
-		for i, end := range r.writing.Each(ctx, errands, func(ctx context.Context, i int) end { return r.deleteIn(ctx, frs, all[i]) }) {
+		wasStep := func(e *end) bool { return e.step != nil }
+		for i, end := range r.Writing.Answers(ctx, errands, wasStep, func(ctx context.Context, i int) end { return r.deleteIn(ctx, frs, all[i]) }) {
 			if left = left || end == nil || end.is != apply.Written; end != nil && end.err != nil {
 				errs = append(errs, fmt.Errorf("deleting the ReplicaSet in cluster %s: %w", all[i].Name, end.err))
 			}
@@ -374,7 +359,7 @@ func (r *reconciler) cascade(ctx context.Context, frs *v1alpha1.FederatedReplica
 			return reconcile.Result{}, err
 		}
 		if left {
-			return reconcile.Result{RequeueAfter: cascadeInterval}, nil
+			return reconcile.Result{RequeueAfter: apply.CascadeInterval}, nil
 		}
 	}
 	_, err := r.finalize(ctx, frs, false)
@@ -413,12 +398,7 @@ func (r *reconciler) forget(key types.NamespacedName) {
 	r.warned.Delete(key)
 	r.measures.Forget(key)
 	r.applied.Delete(key)
-	r.failing.Range(func(of, _ any) bool {
-		if of.(failure).Object == key {
-			r.failing.Delete(of)
-		}
-		return true
-	})
+	r.Forget(key)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seats.Forget(key.String())

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-project/berth/pkg/controller/apply"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	model "github.com/berth-project/berth/pkg/federation"
 	"github.com/berth-project/berth/pkg/members"
@@ -207,7 +208,7 @@ func newWorld(t *testing.T, spec string, rooms ...int) *world {
 // restart makes the hub forget everything.
 func (w *world) restart() {
 	w.reconciler = &reconciler{client: w.hub, live: w.hub, members: w, events: events.NewFakeRecorder(10_000), clock: w.passed, measures: newMeasures(func() []members.Status { return nil })}
-	w.reading.Patience, w.writing.Patience = time.Hour, time.Hour // on a machine with much to do
+	w.Reading.Patience, w.Writing.Patience = time.Hour, time.Hour // on a machine with much to do
 }
 
 func (w *world) do(err error) {
@@ -860,9 +861,9 @@ func TestASlowClusterDelaysNoOther(t *testing.T) {
 		const most = 300 * time.Millisecond
 		w := newWorld(t, evenly, 100, 100, 100)
 		c, again := w.cluster("c"), make(chan struct{}, 100)
-		w.reading.Patience, w.writing.Patience = 0, 0
-		w.reading.Ended = func(members.Errand) { again <- struct{}{} }
-		w.writing.Ended = w.reading.Ended
+		w.Reading.Patience, w.Writing.Patience = 0, 0
+		w.Reading.Ended = func(members.Errand) { again <- struct{}{} }
+		w.Writing.Ended = w.Reading.Ended
 		wait := func(ctx context.Context) error {
 			select {
 			case <-time.After(4900 * time.Millisecond):
@@ -921,6 +922,41 @@ func TestASlowClusterDelaysNoOther(t *testing.T) {
 			w.live()
 			w.do(w.reconcile())
 			w.expectReason(v1alpha1.ReadyCondition, v1alpha1.ReasonReady)
+		}
+	})
+}
+
+// TestADeletionReachesASlowCluster: it takes longer for a request than anybody waits.
+func TestADeletionReachesASlowCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, evenly, 100, 100, 100)
+		w.change(func(frs *v1alpha1.FederatedReplicaSet) {
+			frs.Annotations = map[string]string{v1alpha1.CascadeAnnotation: "true"}
+		})
+		w.do(w.reconcile())
+		w.do(w.reconcile())
+		w.expect("4 4 4")
+		again := make(chan struct{}, 100)
+		w.Reading.Patience, w.Writing.Patience = 0, 0
+		w.Writing.Ended = func(members.Errand) { again <- struct{}{} }
+		w.cluster("c").server = interceptor.NewClient(w.cluster("c").api.(client.WithWatch), interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+				time.Sleep(time.Second)
+				return c.Get(ctx, key, into, options...)
+			},
+		})
+		w.do(w.hub.Delete(t.Context(), w.frs()))
+		for began := time.Now(); time.Since(began) < time.Minute; {
+			w.do(w.reconcile())
+			select {
+			case <-again:
+			case <-time.After(apply.CascadeInterval):
+			}
+		}
+		w.live()
+		frs := &v1alpha1.FederatedReplicaSet{}
+		if err := w.hub.Get(t.Context(), types.NamespacedName{Namespace: "shop", Name: "web"}, frs); w.layout() != "0 0 0" || !apierrors.IsNotFound(err) {
+			t.Errorf("got %s, finalizers %v, %v", w.layout(), frs.Finalizers, err)
 		}
 	})
 }

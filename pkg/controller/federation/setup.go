@@ -1,14 +1,12 @@
 package federation
 
 import (
-	"context"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/berth-project/berth/pkg/controller/frame"
@@ -34,11 +32,7 @@ func Setup(mgr ctrl.Manager, set *members.Set) error {
 	if err := c.Watch(set.Source(concerned(mgr.GetClient()), frame.BatchWindow)); err != nil {
 		return fmt.Errorf("watching the clusters: %w", err)
 	}
-	if err := c.Watch(source.Func(func(_ context.Context, queue frame.Queue) error {
-		again := func(of members.Errand) { queue.Add(reconcile.Request{NamespacedName: of.Object}) }
-		r.reading.Ended, r.writing.Ended = again, again
-		return nil
-	})); err != nil {
+	if err := c.Watch(r.Source()); err != nil {
 		return fmt.Errorf("watching what goes on in slow clusters: %w", err)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -20,8 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/controller/apply"
-	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/members"
 	model "github.com/berth-project/berth/pkg/united"
 )
 
@@ -80,6 +81,9 @@ func (r *reconciler) steps(ctx context.Context, ud *v1beta1.UnitedDeployment, po
 		byKey[keyOf(&c.Child)] = c
 	}
 	for _, wanted := range plan.Children {
+		if wanted.Late {
+			continue
+		}
 		s := step{Wanted: wanted}
 		if wanted.Child != nil {
 			s.child = byKey[keyOf(wanted.Child)]
@@ -148,21 +152,27 @@ func contains(all, some map[string]string) bool {
 	return true
 }
 
-// outcome of all writes.
+// outcome of writes.
 type outcome struct {
 	mu sync.Mutex
 	// refused are messages for the user: the API server does not accept a child.
 	refused []string
+	// kept is how many replicas stay because writes that were to lower them failed, or have not ended.
+	kept int64
 	// stale is true if something has changed since it was read.
 	stale bool
 	err   error
 }
 
 // add counts the result of a write. It is false if the write failed.
-func (o *outcome) add(s *step, err error) bool {
+func (r *reconciler) add(o *outcome, ud *v1beta1.UnitedDeployment, s *step, err error) bool {
+	is := apply.ResultOf(err)
+	if s.Cluster != "" {
+		is = r.Patient(errandOf(ud, s.Cluster), false, is, r.clock.Now())
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch apply.ResultOf(err) {
+	switch is {
 	case apply.Written:
 		return true
 	case apply.Stale:
@@ -170,7 +180,7 @@ func (o *outcome) add(s *step, err error) bool {
 	case apply.Refused:
 		message := err.Error()
 		if s.Cluster != "" {
-			message = frame.AtMost(longestComplaint, message)
+			message = apply.Complaint(err)
 		}
 		o.refused = append(o.refused, s.subset()+": "+message)
 	default:
@@ -179,17 +189,21 @@ func (o *outcome) add(s *step, err error) bool {
 	return false
 }
 
+// join adds what has come of writes in another cluster.
+func (o *outcome) join(other *outcome) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.refused, o.kept, o.stale, o.err = append(o.refused, other.refused...), o.kept+other.kept, o.stale || other.stale, errors.Join(o.err, other.err)
+}
+
 // act carries out the steps: first those that lower, then the others, as far as those that failed leave room, in each cluster slowly at first. If a read is out of date, the others wait for the next look.
 func (r *reconciler) act(ctx context.Context, v *view, m *memory) *outcome {
 	o, ud := &outcome{}, v.ud
-	kept := int64(0)
-	for _, s := range r.all(ctx, ud, v.lower, m, o) {
-		kept += int64(-s.raise())
-	}
+	everywhere(ctx, r, ud, v.lower, o, func(ctx context.Context, steps []step, o *outcome) { r.all(ctx, ud, steps, m, o) })
 	if o.stale {
 		return o
 	}
-	rest, err := apply.Afford(v.rest, kept, (*step).raise, func(by int32, s *step) (bool, error) {
+	rest, err := apply.Afford(v.rest, o.kept, (*step).raise, func(by int32, s *step) (bool, error) {
 		s.Replicas, s.Trial = s.Replicas-by, max(s.Trial-by, 0)
 		err := r.render(ctx, s, ud, v.policy, m)
 		return err == nil && !s.isDone(m), err
@@ -198,17 +212,66 @@ func (r *reconciler) act(ctx context.Context, v *view, m *memory) *outcome {
 		o.err = errors.Join(o.err, err)
 		return o
 	}
-	byCluster := map[string][]step{}
-	for _, s := range rest {
-		byCluster[s.Cluster] = append(byCluster[s.Cluster], s)
-	}
-	var writing sync.WaitGroup
-	for _, steps := range byCluster { // none waits for another one
-		writing.Go(func() { r.slowly(ctx, ud, steps, m, o) })
-	}
-	writing.Wait()
+	everywhere(ctx, r, ud, rest, o, func(ctx context.Context, steps []step, o *outcome) { r.slowly(ctx, ud, steps, m, o) })
 	return o
 }
+
+// placed is something in a cluster.
+type placed interface {
+	in() string
+	// keeps is how many replicas stay if nothing is done.
+	keeps() int64
+}
+
+// everywhere does something in all clusters at the same time. It does not wait for a slow one; see lateWrites.
+func everywhere[T placed](ctx context.Context, r *reconciler, ud *v1beta1.UnitedDeployment, all []T, o *outcome, do func(context.Context, []T, *outcome)) {
+	byCluster, errands := map[string][]T{}, []members.Errand(nil)
+	for _, one := range all {
+		if in := one.in(); in != "" && byCluster[in] == nil {
+			errands = append(errands, errandOf(ud, in))
+		}
+		byCluster[one.in()] = append(byCluster[one.in()], one)
+	}
+	var here sync.WaitGroup
+	here.Go(func() { do(ctx, byCluster[""], o) })
+	for i, end := range r.Writing.Each(ctx, errands, func(ctx context.Context, i int) *outcome {
+		o := &outcome{}
+		do(ctx, byCluster[errands[i].Member], o)
+		return o
+	}) {
+		if end != nil {
+			o.join(*end)
+			continue
+		}
+		for _, one := range byCluster[errands[i].Member] {
+			o.join(&outcome{kept: one.keeps()})
+		}
+	}
+	here.Wait()
+}
+
+func errandOf(ud *v1beta1.UnitedDeployment, cluster string) members.Errand {
+	return members.Errand{Object: client.ObjectKeyFromObject(ud), Member: cluster}
+}
+
+// lateWrites is how writes ended for which an earlier pass did not wait. Nil if there are none.
+func (r *reconciler) lateWrites(ud *v1beta1.UnitedDeployment) (o *outcome) {
+	if r.members == nil {
+		return nil
+	}
+	for _, status := range r.members.List() {
+		if end := r.Writing.Late(errandOf(ud, status.Name)); end != nil {
+			if o == nil {
+				o = &outcome{}
+			}
+			o.join(*end)
+		}
+	}
+	return o
+}
+
+func (s step) in() string   { return s.Cluster }
+func (s step) keeps() int64 { return int64(max(-s.raise(), 0)) }
 
 // raise is how many replicas more the child is asked for by the step.
 func (s *step) raise() int32 {
@@ -222,30 +285,28 @@ func (s *step) raise() int32 {
 func (r *reconciler) slowly(ctx context.Context, ud *v1beta1.UnitedDeployment, steps []step, m *memory, o *outcome) {
 	for size := 1; len(steps) > 0; size *= 2 {
 		batch := steps[:min(size, len(steps))]
-		if steps = steps[len(batch):]; len(r.all(ctx, ud, batch, m, o)) > 0 {
+		if steps = steps[len(batch):]; !r.all(ctx, ud, batch, m, o) {
 			return
 		}
 	}
 }
 
-// all carries out steps at the same time. It returns those that failed.
-func (r *reconciler) all(ctx context.Context, ud *v1beta1.UnitedDeployment, steps []step, m *memory, o *outcome) (failed []step) {
-	done := make([]bool, len(steps))
+// all carries out steps at the same time. It is false if one failed.
+func (r *reconciler) all(ctx context.Context, ud *v1beta1.UnitedDeployment, steps []step, m *memory, o *outcome) bool {
+	var failed atomic.Bool
 	var writing errgroup.Group
 	writing.SetLimit(concurrentWrites)
 	for i := range steps {
 		writing.Go(func() error {
-			done[i] = r.write(ctx, ud, &steps[i], m, o)
+			if !r.write(ctx, ud, &steps[i], m, o) {
+				failed.Store(true)
+				o.join(&outcome{kept: steps[i].keeps()})
+			}
 			return nil
 		})
 	}
 	_ = writing.Wait() // no step returns an error: the outcome has them
-	for i := range steps {
-		if !done[i] {
-			failed = append(failed, steps[i])
-		}
-	}
-	return failed
+	return !failed.Load()
 }
 
 // write carries out one step. If the API server refuses the object of an existing child, its replicas are still written: a template that is not valid does
@@ -253,12 +314,7 @@ func (r *reconciler) all(ctx context.Context, ud *v1beta1.UnitedDeployment, step
 func (r *reconciler) write(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, m *memory, o *outcome) bool {
 	in, err := r.cluster(s.Cluster)
 	if err != nil {
-		return o.add(s, err)
-	}
-	if s.Cluster != "" {
-		within, cancel := context.WithTimeout(ctx, requestTimeout)
-		defer cancel()
-		ctx = within
+		return r.add(o, ud, s, err)
 	}
 	w := &apply.Step{
 		In: in.client, Live: in.live, Wanted: s.object, Replicas: s.Replicas, Annotations: map[string]any{v1beta1.TrialAnnotation: nil}, Delete: s.Delete, Manager: v1beta1.FieldManager,
@@ -282,7 +338,7 @@ func (r *reconciler) write(ctx context.Context, ud *v1beta1.UnitedDeployment, s 
 	if err == nil && s.object != nil {
 		m.applied.Remember(s.Cluster, object, s.hash)
 	}
-	if o.add(s, err) {
+	if r.add(o, ud, s, err) {
 		return true
 	}
 	if operation != apply.Apply || apply.ResultOf(err) != apply.Refused || s.raise() == 0 {
@@ -290,7 +346,7 @@ func (r *reconciler) write(ctx context.Context, ud *v1beta1.UnitedDeployment, s 
 	}
 	w.Wanted = nil
 	_, err = r.do(ctx, ud, s, w)
-	return o.add(s, err)
+	return r.add(o, ud, s, err)
 }
 
 // do writes an object, and tells of it.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -18,22 +17,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/berth-project/berth/pkg/controller/apply"
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/members"
 	model "github.com/berth-project/berth/pkg/united"
-)
-
-const (
-	// requestTimeout bounds every request to another cluster. One that does not answer in time counts as one that does not answer.
-	requestTimeout = 5 * time.Second
-	// cascadeInterval is how often a cluster is asked again whose children are to be deleted.
-	cascadeInterval = 10 * time.Second
-	// longestComplaint bounds what is quoted of another cluster, in bytes. It chooses what its errors say.
-	longestComplaint = 300
-	// unknownInterval is how often a hub that has just started looks whether it knows the other clusters.
-	unknownInterval = time.Second
 )
 
 // Members are the other clusters. No method waits for a cluster.
@@ -81,11 +70,18 @@ func (c *cluster) owns(object metav1.Object, ud *v1beta1.UnitedDeployment) bool 
 	return object.GetLabels()[v1beta1.OwnerLabel] == string(ud.UID)
 }
 
-// offers is true for an object that a UnitedDeployment may adopt, if its selector fits. In another cluster, somebody there has to allow it. What a hub has made in the UnitedDeployment's own cluster is that hub's:
-// this one's, if the cluster is its own member, or another one's.
-func (c *cluster) offers(object client.Object) bool {
-	return metav1.GetControllerOfNoCopy(object) == nil && hasSubset(object) &&
-		(c.name == "" && object.GetLabels()[v1alpha1.HubLabel] == "" || c.name != "" && object.GetLabels()[v1alpha1.AdoptLabel] == "true" && podLabelsOf(object)[v1alpha1.HubLabel] != "")
+// offers is true for an object that a UnitedDeployment may adopt, if its selector fits. In another cluster, somebody there has to allow it, or the UnitedDeployment takes over what an earlier hub has made for one of
+// its name. What a hub has made in the UnitedDeployment's own cluster is that hub's: this one's, if the cluster is its own member, or another one's.
+func (c *cluster) offers(object client.Object, ud *v1beta1.UnitedDeployment) bool {
+	labels := object.GetLabels()
+	if metav1.GetControllerOfNoCopy(object) != nil || !hasSubset(object) {
+		return false
+	}
+	if c.name == "" {
+		return labels[v1alpha1.HubLabel] == ""
+	}
+	takesOver := ud.Annotations[v1alpha1.TakeOverAnnotation] == "true" && labels[v1beta1.OwnerLabel] != "" && strings.HasPrefix(object.GetName(), ud.Name+"-")
+	return (takesOver || labels[v1alpha1.AdoptLabel] == "true") && podLabelsOf(object)[v1alpha1.HubLabel] != ""
 }
 
 // podLabelsOf are the labels of the pod template of a built-in kind.
@@ -137,8 +133,16 @@ func (r *reconciler) refuseClusters(ud *v1beta1.UnitedDeployment) field.ErrorLis
 	return field.ErrorList{field.Forbidden(path, "berth-united is not the hub of a federation, so all children stay as they are; start it with --federation, or create another UnitedDeployment without targetCluster")}
 }
 
-// readMembers reads the children in other clusters at the same time. Children in a cluster that does not answer are not known. From the API servers, it reads clusters that the spec or
-// the status names, and those where the last look into the caches found children.
+// seen is what another cluster has of a UnitedDeployment.
+type seen struct {
+	children
+	// visited is true if nothing was read, see visitAll, and left if there were children.
+	visited, left bool
+	err           error
+}
+
+// readMembers reads the children in other clusters at the same time. Children in a cluster that does not answer are not known; of one that is late, they are those in the cache. From the API servers, it reads clusters
+// that the spec or the status names, and those where the last look into the caches found children.
 func (r *reconciler) readMembers(ctx context.Context, ud *v1beta1.UnitedDeployment, policy *model.Policy, from from, found *children, m *memory) {
 	if r.members == nil || !isFederated(ud) {
 		return
@@ -147,57 +151,69 @@ func (r *reconciler) readMembers(ctx context.Context, ud *v1beta1.UnitedDeployme
 	for i := range ud.Status.Clusters {
 		concerned = append(concerned, ud.Status.Clusters[i].Name)
 	}
-	var reading sync.WaitGroup
-	var results []*children
+	if from == theCache {
+		m.clusters = nil
+	}
+	take := func(at model.Cluster, answer *seen) {
+		if at.Late = answer == nil; at.Late {
+			answer = r.readMember(ctx, at.Name, ud, policy, theCache)
+			answer.adoptable = nil
+		}
+		if answer.err != nil {
+			klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", at.Name, "err", answer.err)
+			at.Reachable, at.Late, at.Since = false, false, time.Time{}
+		}
+		found.clusters, found.late = append(found.clusters, at), found.late || at.Late
+		found.all, found.adoptable = append(found.all, answer.all...), append(found.adoptable, answer.adoptable...)
+		if from == theCache && len(answer.all)+len(answer.adoptable) > 0 {
+			m.clusters = append(m.clusters, at.Name)
+		}
+	}
+	var asked []model.Cluster
+	var errands []members.Errand
 	for _, status := range r.members.List() {
 		if from == theServer && !slices.Contains(concerned, status.Name) && !slices.ContainsFunc(ud.Status.Clusters, func(c v1beta1.ClusterStatus) bool {
 			return status.Identity != "" && c.Identity == string(status.Identity)
 		}) {
 			continue
 		}
-		result := &children{clusters: []model.Cluster{{
+		at, of := model.Cluster{
 			Name: status.Name, Identity: string(status.Identity), Namespace: status.Namespace, Labels: status.Labels, Reachable: status.State == members.Ready, Lives: status.State.Lives(), Since: status.Since,
-		}}}
-		results = append(results, result)
-		if status.State != members.Ready {
+			Cordoned: status.Cordon == members.Cordoned, Drained: status.Cordon == members.Drained,
+		}, errandOf(ud, status.Name)
+		switch {
+		case !at.Reachable:
+			found.clusters = append(found.clusters, at)
+		case r.Runs(of):
+			take(at, nil)
+		case from == theCache:
+			take(at, r.readMember(ctx, at.Name, ud, policy, from))
+		default:
+			asked, errands = append(asked, at), append(errands, of)
+		}
+	}
+	wasVisit := func(s **seen) bool { return (*s).visited }
+	for i, answer := range r.Reading.Answers(ctx, errands, wasVisit, func(ctx context.Context, i int) *seen { return r.readMember(ctx, asked[i].Name, ud, policy, from) }) {
+		if answer == nil || r.Answered(errands[i], (*answer).err, r.clock.Now()) == apply.Failed {
+			take(asked[i], nil)
 			continue
 		}
-		reading.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-			defer cancel()
-			if err := r.readMember(ctx, status.Name, ud, policy, from, result); err != nil {
-				klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", status.Name, "err", err)
-				of := result.clusters[0]
-				of.Reachable, of.Since = false, time.Time{}
-				*result = children{clusters: []model.Cluster{of}}
-			}
-		})
-	}
-	reading.Wait()
-	if from == theCache {
-		m.clusters = nil
-	}
-	for _, result := range results {
-		found.clusters = append(found.clusters, result.clusters...)
-		found.all = append(found.all, result.all...)
-		found.adoptable = append(found.adoptable, result.adoptable...)
-		if from == theCache && len(result.all)+len(result.adoptable) > 0 {
-			m.clusters = append(m.clusters, result.clusters[0].Name)
-		}
+		take(asked[i], *answer)
 	}
 }
 
-func (r *reconciler) readMember(ctx context.Context, name string, ud *v1beta1.UnitedDeployment, policy *model.Policy, from from, found *children) error {
+func (r *reconciler) readMember(ctx context.Context, name string, ud *v1beta1.UnitedDeployment, policy *model.Policy, from from) *seen {
 	in, err := r.cluster(name)
 	if err != nil {
-		return err
+		return &seen{err: err}
 	}
+	s := &seen{}
 	for _, kind := range memberKinds {
-		if err := r.readKind(ctx, in, kind, ud, policy, from, found); err != nil {
-			return err
+		if err := r.readKind(ctx, in, kind, ud, policy, from, &s.children); err != nil {
+			return &seen{err: err}
 		}
 	}
-	return nil
+	return s
 }
 
 // finalize sets the finalizer before there can be children in other clusters, and removes it when there cannot be any more. It is false if it has changed something, or failed.
@@ -244,9 +260,9 @@ func (r *reconciler) cascade(ctx context.Context, ud *v1beta1.UnitedDeployment) 
 	silent = slices.DeleteFunc(silent, func(name string) bool { return !mayHaveChildren(ud, name) })
 	switch {
 	case len(silent) > 0:
-		return reconcile.Result{RequeueAfter: cascadeInterval}, r.publishWaiting(ctx, ud, "these clusters do not answer, or refuse the deletion of its children: "+strings.Join(silent, ", "))
+		return reconcile.Result{RequeueAfter: apply.CascadeInterval}, r.publishWaiting(ctx, ud, "these clusters do not answer, or refuse the deletion of its children: "+strings.Join(silent, ", "))
 	case left:
-		return reconcile.Result{RequeueAfter: cascadeInterval}, nil
+		return reconcile.Result{RequeueAfter: apply.CascadeInterval}, nil
 	default:
 		return reconcile.Result{}, r.setFinalizer(ctx, ud, false)
 	}
@@ -267,21 +283,20 @@ func (r *reconciler) noteOrphaning(object client.Object) {
 
 // visitAll visits the children in all other clusters at the same time. It says whether there were any, and which clusters do not answer, or not as they should.
 func (r *reconciler) visitAll(ctx context.Context, ud *v1beta1.UnitedDeployment, visit func(*cluster, client.Object) error) (left bool, silent []string) {
-	list := r.members.List()
-	has, errs := make([]bool, len(list)), make([]error, len(list))
-	var visiting sync.WaitGroup
-	for i, status := range list {
-		visiting.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-			defer cancel()
-			has[i], errs[i] = r.visitChildren(ctx, status.Name, ud, visit)
-		})
+	var errands []members.Errand
+	for _, status := range r.members.List() {
+		errands = append(errands, errandOf(ud, status.Name))
 	}
-	visiting.Wait()
-	for i, status := range list {
-		if left = left || has[i]; errs[i] != nil {
-			klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", status.Name, "err", errs[i])
-			silent = append(silent, status.Name)
+	wasRead := func(s **seen) bool { return !(*s).visited }
+	for i, answer := range r.Reading.Answers(ctx, errands, wasRead, func(ctx context.Context, i int) *seen {
+		has, err := r.visitChildren(ctx, errands[i].Member, ud, visit)
+		return &seen{visited: true, left: has, err: err}
+	}) {
+		if answer == nil || (*answer).err != nil {
+			klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", errands[i].Member)
+			silent = append(silent, errands[i].Member)
+		} else if (*answer).left {
+			left = true
 		}
 	}
 	return left, silent

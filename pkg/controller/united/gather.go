@@ -49,6 +49,8 @@ type children struct {
 	adoptable []adoptable
 	// clusters are the other ones, as far as they concern the UnitedDeployment. Children in those that do not answer are not known.
 	clusters []model.Cluster
+	// late is true if a cluster has not answered yet.
+	late bool
 	// unwatchable is why the kind of the template cannot be read. Nil if it can.
 	unwatchable *lineage.Unwatchable
 }
@@ -62,9 +64,12 @@ func (c *children) isEnding(s *step) bool {
 
 // adoptable is an object in a cluster.
 type adoptable struct {
-	in     *cluster
-	object client.Object
+	cluster *cluster
+	object  client.Object
 }
+
+func (a adoptable) in() string   { return a.cluster.name }
+func (a adoptable) keeps() int64 { return 0 }
 
 func keyOf(c *model.Child) apply.Key { return apply.Key{Cluster: c.Cluster, UID: c.UID} }
 
@@ -168,7 +173,7 @@ func (r *reconciler) objectsOf(ctx context.Context, in *cluster, ud *v1beta1.Uni
 		}
 	}
 	for _, object := range labelled {
-		if in.offers(object) && !in.owns(object, ud) {
+		if in.offers(object, ud) && !in.owns(object, ud) {
 			orphans = append(orphans, object)
 		}
 	}
@@ -275,23 +280,24 @@ func isAdoptable(object client.Object, policy *model.Policy) bool {
 
 // adopt makes objects children of the UnitedDeployment that it may adopt, as far as nobody has changed them.
 func (r *reconciler) adopt(ctx context.Context, ud *v1beta1.UnitedDeployment, all []adoptable) error {
-	for _, a := range all {
-		patch, err := json.Marshal(map[string]any{"metadata": a.in.claim(a.object, ud)})
-		if err != nil {
-			return err
+	o := &outcome{}
+	everywhere(ctx, r, ud, all, o, func(ctx context.Context, all []adoptable, o *outcome) {
+		for _, a := range all {
+			patch, err := json.Marshal(map[string]any{"metadata": a.cluster.claim(a.object, ud)})
+			if err == nil {
+				err = a.cluster.client.Patch(ctx, a.object.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1beta1.FieldManager))
+			}
+			r.measures.wrote(adopting, err)
+			switch {
+			case err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+			case a.in() != "": // it must not keep the other clusters waiting
+				klog.FromContext(ctx).Error(err, "Adopting an object in another cluster", "uniteddeployment", klog.KObj(ud), "cluster", a.in(), "object", a.object.GetName())
+			default:
+				o.join(&outcome{err: fmt.Errorf("adopting %s: %w", a.object.GetName(), err)})
+			}
 		}
-		adopted := a.object.DeepCopyObject().(client.Object)
-		err = a.in.client.Patch(ctx, adopted, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1beta1.FieldManager))
-		r.measures.wrote(adopting, err)
-		switch {
-		case err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err):
-		case a.in.name != "": // it must not keep the other clusters waiting
-			klog.FromContext(ctx).Error(err, "Adopting an object in another cluster", "uniteddeployment", klog.KObj(ud), "cluster", a.in.name, "object", a.object.GetName())
-		default:
-			return fmt.Errorf("adopting %s: %w", a.object.GetName(), err)
-		}
-	}
-	return nil
+	})
+	return o.err
 }
 
 // observe is what the model is told about a child.

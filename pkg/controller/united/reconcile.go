@@ -51,6 +51,8 @@ type reconciler struct {
 	// memories are of each UnitedDeployment, of type types.NamespacedName to *memory. A memory belongs to the worker that reconciles it.
 	memories sync.Map
 	told     frame.Pace
+	// Afar is what goes on in the other clusters.
+	apply.Afar[*seen, *outcome]
 	// orphaned are the UIDs of UnitedDeployments that are being deleted without their children, of type types.NamespacedName to types.UID.
 	orphaned sync.Map
 }
@@ -100,10 +102,13 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, fmt.Errorf("reading the UnitedDeployment: %w", err)
 	}
 	if r.members != nil && isFederated(ud) && !r.members.Known(ctx) {
-		return reconcile.Result{RequeueAfter: unknownInterval}, nil
+		return reconcile.Result{RequeueAfter: apply.UnknownInterval}, nil
 	}
 	if !ud.DeletionTimestamp.IsZero() {
 		return r.cascade(ctx, ud) // the garbage collector deletes the children here, or leaves them behind, as it was asked
+	}
+	if late := r.lateWrites(ud); late != nil {
+		return r.note(ctx, &view{ud: ud}, *ud.Status.DeepCopy(), late, reconcile.Result{RequeueAfter: frame.BatchWindow})
 	}
 	m := r.memoryOf(ud)
 	v, err := r.look(ctx, ud, theCache, m)
@@ -192,9 +197,7 @@ func (v *view) mustWrite() bool {
 // this process ends in the middle.
 func (r *reconciler) carryOut(ctx context.Context, v *view, m *memory) (reconcile.Result, error) {
 	status := v.status(r.clock.Now())
-	if len(v.lower)+len(v.rest) > 0 {
-		keepFailure(&status, &v.ud.Status)
-	}
+	keepFailure(&status, &v.ud.Status)
 	if written, err := r.publish(ctx, v, status); !written {
 		return reconcile.Result{RequeueAfter: frame.BatchWindow}, err
 	}
@@ -203,8 +206,12 @@ func (r *reconciler) carryOut(ctx context.Context, v *view, m *memory) (reconcil
 	}
 	o := r.act(ctx, v, m)
 	o.err = errors.Join(o.err, r.replace(ctx, v.ud, v.plan.Replaced))
+	return r.note(ctx, v, v.status(r.clock.Now()), o, v.again())
+}
+
+// note says in a status what was refused.
+func (r *reconciler) note(ctx context.Context, v *view, status v1beta1.UnitedDeploymentStatus, o *outcome, result reconcile.Result) (reconcile.Result, error) {
 	if len(o.refused) > 0 {
-		status := v.status(r.clock.Now())
 		fail(&status, &v.ud.Status, o.refused, r.clock.Now())
 		_, err := r.publish(ctx, v, status)
 		return reconcile.Result{}, errors.Join(o.err, err, refusal(o.refused))
@@ -212,11 +219,21 @@ func (r *reconciler) carryOut(ctx context.Context, v *view, m *memory) (reconcil
 	if o.err != nil {
 		return reconcile.Result{}, o.err
 	}
-	result := reconcile.Result{RequeueAfter: v.plan.Again}
 	if o.stale {
 		result.RequeueAfter = frame.BatchWindow
 	}
 	return result, nil
+}
+
+// again is when to look again if nothing happens.
+func (v *view) again() (result reconcile.Result) {
+	if v.plan != nil {
+		result.RequeueAfter = v.plan.Again
+	}
+	if v.found != nil && v.found.late {
+		result.RequeueAfter = apply.Soon(result.RequeueAfter)
+	}
+	return result
 }
 
 // refusal makes the queue try again later: no event tells when the API server accepts the child.
@@ -226,10 +243,9 @@ func refusal(messages []string) error {
 
 // tell writes the status, if nothing else is to be written, and deletes old revisions.
 func (r *reconciler) tell(ctx context.Context, v *view, m *memory) (reconcile.Result, error) {
-	status := v.status(r.clock.Now())
-	var result reconcile.Result
-	if v.plan != nil {
-		result.RequeueAfter = v.plan.Again
+	status, result := v.status(r.clock.Now()), v.again()
+	if v.found != nil && v.found.late {
+		keepFailure(&status, &v.ud.Status)
 	}
 	if v.found != nil && v.found.unwatchable != nil {
 		result.RequeueAfter = kindInterval
@@ -293,4 +309,5 @@ func (r *reconciler) forget(key types.NamespacedName) {
 	r.told.Forget(key)
 	r.orphaned.Delete(key)
 	r.measures.Forget(key)
+	r.Forget(key)
 }

@@ -128,6 +128,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	}
 	w.reconciler = &reconciler{owners: owners, client: w.client, live: w.client, events: events.NewFakeRecorder(1000), clock: clock, measures: newMeasures(), told: frame.Pace{Interval: statusInterval},
 		ownership: &ownership{clock: clock, known: true, ours: true, until: clock.Now().Add(1000 * time.Hour)}}
+	w.Reading.Patience, w.Writing.Patience = time.Hour, time.Hour // on a machine with much to do
 	return w
 }
 

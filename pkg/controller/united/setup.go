@@ -71,6 +71,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, set *members.Set) error {
 		if err := c.Watch(set.Source(r.concerned, frame.BatchWindow)); err != nil {
 			return fmt.Errorf("watching the clusters: %w", err)
 		}
+		if err := c.Watch(r.Source()); err != nil {
+			return fmt.Errorf("watching what goes on in slow clusters: %w", err)
+		}
 	}
 	if err := errors.Join(watch(&appsv1.Deployment{}, r.ofChild, childMatters), watch(&appsv1.StatefulSet{}, r.ofChild, childMatters),
 		watch(&appsv1.ReplicaSet{}, r.belowChild, ownerMatters), watch(&corev1.Pod{}, r.belowChild, podMatters)); err != nil {

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/workload"
@@ -71,7 +72,7 @@ func hasSubset(object metav1.Object) bool {
 var unitedMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*v1beta1.UnitedDeployment)
 	after, okAfter := e.ObjectNew.(*v1beta1.UnitedDeployment)
-	return !ok || !okAfter || before.UID != after.UID || before.Generation != after.Generation || !after.DeletionTimestamp.IsZero() || !equality.Semantic.DeepEqual(before.Status, after.Status)
+	return !ok || !okAfter || before.UID != after.UID || before.Generation != after.Generation || before.Annotations[v1alpha1.TakeOverAnnotation] != after.Annotations[v1alpha1.TakeOverAnnotation] || !after.DeletionTimestamp.IsZero() || !equality.Semantic.DeepEqual(before.Status, after.Status)
 }}
 
 // childMatters drops updates of conditions and the like, which the cache does not keep.

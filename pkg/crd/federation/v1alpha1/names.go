@@ -32,9 +32,9 @@ const (
 	AdoptLabel = "federation.berth.dev/adopt"
 
 	// TakeOverAnnotation on a FederatedReplicaSet is "true" if Berth takes over the ReplicaSets of its name that another FederatedReplicaSet has made, in all clusters: the hub was set up again, or the
-	// FederatedReplicaSet was. Nobody else may use them any more.
+	// FederatedReplicaSet was. Nobody else may use them any more. On a UnitedDeployment it does the same for children in other clusters whose names begin with that of the UnitedDeployment.
 	TakeOverAnnotation = "federation.berth.dev/take-over"
-	// CordonAnnotation on a ClusterProfile keeps replicas of FederatedReplicaSets from its cluster: with "true" the cluster gets no more, with "drain" those that it has move to others.
+	// CordonAnnotation on a ClusterProfile keeps replicas of FederatedReplicaSets and UnitedDeployments from its cluster: with "true" the cluster gets no more, with "drain" those that it has move to others.
 	CordonAnnotation = "federation.berth.dev/cordon"
 	// AnyCluster is the name in spec.preferences.clusters that stands for every cluster without an entry of its own.
 	AnyCluster = "*"

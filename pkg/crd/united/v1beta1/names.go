@@ -107,12 +107,15 @@ const (
 	ClusterReady ClusterState = "Ready"
 	// ClusterNotSelected answers, and spec.topology.clusterRegistry does not select it. Subsets there keep their replicas and get no more.
 	ClusterNotSelected ClusterState = "NotSelected"
+	// ClusterCordoned answers, and its ClusterProfile keeps new replicas from it. ClusterDrained is the same, and its replicas move to other subsets, as far as these take them.
+	ClusterCordoned ClusterState = "Cordoned"
+	ClusterDrained  ClusterState = "Drained"
 	// ClusterUnreachable does not answer. Its replicas stay its own.
 	ClusterUnreachable ClusterState = "Unreachable"
 	// ClusterRefusing does not let the hub work with it: the credentials have ended or are wrong, its version is too old, or another ClusterProfile leads to it. Its replicas stay its own.
 	ClusterRefusing ClusterState = "Refusing"
 	// ClusterUnknown does not exist. It counts as one that does not answer.
 	ClusterUnknown ClusterState = "Unknown"
-	// ClusterLost has not answered for five minutes, or does not exist for as long. With strategy Adaptive other subsets run its replicas, but for the minimums.
+	// ClusterLost has not answered for long, or does not exist for as long; see lostSeconds. With strategy Adaptive other subsets run its replicas, but for the minimums.
 	ClusterLost ClusterState = "Lost"
 )

@@ -279,7 +279,7 @@ type AdaptiveStrategy struct {
 	// +kubebuilder:validation:Minimum=0
 	RescheduleCriticalSeconds *int32 `json:"rescheduleCriticalSeconds,omitempty"`
 
-	// UnschedulableDuration is for how many seconds the subset then gets no new replicas. Nil means 300.
+	// UnschedulableDuration is for how many seconds the subset then gets no new replicas. After that a few are tried. Each time that these find no node either, the time doubles, up to an hour. Nil means 300.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -290,6 +290,12 @@ type AdaptiveStrategy struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	UnschedulableLastSeconds *int32 `json:"unschedulableLastSeconds,omitempty"`
+
+	// LostSeconds is for how many seconds a cluster of the federation may not answer before other subsets run its replicas. Nil means 300. (Berth)
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	LostSeconds *int32 `json:"lostSeconds,omitempty"`
 
 	// ReserveUnschedulablePods keeps pods that find no node as reservations of their subset, while another subset runs a pod in the place of each. When
 	// a reserved pod becomes ready, the other one goes. Only for Deployments and CloneSets.
@@ -464,7 +470,7 @@ type ClusterStatus struct {
 	//
 	// +required
 	Name string `json:"name"`
-	// State is Ready, NotSelected, Unreachable, Refusing, Unknown or Lost.
+	// State is Ready, NotSelected, Cordoned, Drained, Unreachable, Refusing, Unknown or Lost.
 	//
 	// +required
 	State ClusterState `json:"state"`
@@ -562,6 +568,10 @@ type SubsetStatus struct {
 	//
 	// +optional
 	ReservedPods int32 `json:"reservedPods,omitempty"`
+	// FailedTrials is how often in a row replicas were tried in the subset and found no node. Only with strategy Adaptive. (Berth)
+	//
+	// +optional
+	FailedTrials int32 `json:"failedTrials,omitempty"`
 	// Conditions of the subset: Schedulable, with strategy Adaptive.
 	//
 	// +optional

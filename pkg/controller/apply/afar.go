@@ -1,0 +1,94 @@
+package apply
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/berth-project/berth/pkg/controller/frame"
+	"github.com/berth-project/berth/pkg/members"
+)
+
+const (
+	// UnknownInterval is how often a hub that has just started looks whether it knows its clusters.
+	UnknownInterval = time.Second
+	// CascadeInterval is how often a cluster is asked again in which something is to be deleted.
+	CascadeInterval = 10 * time.Second
+	// lateInterval is how often a cluster is asked again that answers late, or with errors.
+	lateInterval = 5 * time.Second
+	// failsFor is for how long requests to a cluster may fail before they count as refused.
+	failsFor = time.Minute
+	// longestComplaint bounds what is quoted of a cluster, in bytes. It chooses what its errors say.
+	longestComplaint = 300
+)
+
+// Complaint is what an error of another cluster says, as far as it is quoted.
+func Complaint(err error) string { return frame.AtMost(longestComplaint, err.Error()) }
+
+// Afar is what goes on in the members of a federation for the objects of a controller. Nobody waits for a slow member. R is what a read finds, and W how writes end. The zero value is ready.
+type Afar[R, W any] struct {
+	Reading members.Errands[R]
+	Writing members.Errands[W]
+	// failing is since when requests fail, of type failure to time.Time.
+	failing sync.Map
+}
+
+type failure struct {
+	members.Errand
+	reads bool
+}
+
+// Source queues an object when something ends in a member for which nobody waits any more.
+func (a *Afar[R, W]) Source() source.Source {
+	return source.Func(func(_ context.Context, queue frame.Queue) error {
+		again := func(of members.Errand) { queue.Add(reconcile.Request{NamespacedName: of.Object}) }
+		a.Reading.Ended, a.Writing.Ended = again, again
+		return nil
+	})
+}
+
+// Runs is true if something goes on for which nobody waits any more.
+func (a *Afar[R, W]) Runs(of members.Errand) bool { return a.Reading.Runs(of) || a.Writing.Runs(of) }
+
+// Patient is how a request has ended, or a refusal if requests of its kind have failed for too long: the member answers and cannot store anything, for instance. Then others get what is due there.
+func (a *Afar[R, W]) Patient(of members.Errand, reads bool, is Result, now time.Time) Result {
+	key := failure{of, reads}
+	if is != Failed {
+		a.failing.Delete(key)
+		return is
+	}
+	if since, known := a.failing.LoadOrStore(key, now); known && now.Sub(since.(time.Time)) >= failsFor {
+		return Refused
+	}
+	return is
+}
+
+// Answered is Patient for a read: Written if the member has answered.
+func (a *Afar[R, W]) Answered(of members.Errand, err error, now time.Time) Result {
+	if err == nil {
+		return a.Patient(of, true, Written, now)
+	}
+	return a.Patient(of, true, Failed, now)
+}
+
+// Forget drops what is known about requests for an object that does not exist any more.
+func (a *Afar[R, W]) Forget(object types.NamespacedName) {
+	a.failing.Range(func(of, _ any) bool {
+		if of.(failure).Object == object {
+			a.failing.Delete(of)
+		}
+		return true
+	})
+}
+
+// Soon is after which time to look again if a member is late. 0 means that nothing else asks for it.
+func Soon(after time.Duration) time.Duration {
+	if after == 0 || after > lateInterval {
+		return lateInterval
+	}
+	return after
+}
