@@ -57,7 +57,7 @@ func (l *Ledger) answerUndivided(e *entry) (answer Answer) {
 	}
 	if answer.Reason != "" {
 		e.wait = ForNews
-		l.setUnresolved(e, true)
+		l.unresolved[e.pod.UID] = e
 	}
 	return answer
 }
@@ -198,9 +198,8 @@ func (l *Ledger) admit(e *entry, candidate subset.Candidate, closed subset.Mask)
 		freed := l.setSlots(e, name, e.uncertain)
 		d.fresh = true
 		if freed != 0 { // whoever was woken for a slot that is taken now takes another one, or none
-			l.wakeNext(a, e.scope)
+			l.wakeFor(a, e.scope, freed)
 		}
-		l.wakeExhausted(a, e.scope, freed)
 	}
 	return Answer{Decision: d}
 }
@@ -242,7 +241,7 @@ func (l *Ledger) answer(e *entry, answer Answer) {
 	l.startProbe(e)
 	l.dequeue(e)
 	if answer.Decision != nil {
-		l.setStage(e, Claimed)
+		e.stage = Claimed
 		e.wait = ForNode
 		l.enqueue(e)
 	} else {
@@ -282,16 +281,16 @@ func waitFor(reason v1beta1.Reason) Wait {
 // release gives up the slot of a claim. It keeps those of uncertain binds.
 func (l *Ledger) release(e *entry, fresh bool) {
 	l.dequeue(e)
-	l.setStage(e, Waiting)
+	e.stage = Waiting
 	e.lent = false
 	if e.slot == "" {
 		return
 	}
 	freed := l.setSlots(e, "", e.uncertain)
-	l.wakeNext(e.account, e.scope)
-	if !fresh {
-		l.wakeExhausted(e.account, e.scope, freed)
+	if fresh {
+		freed = 0 // nobody has found the slot taken
 	}
+	l.wakeFor(e.account, e.scope, freed)
 }
 
 func (ev NoNodeFound) apply(l *Ledger) {

@@ -13,7 +13,7 @@ func (ev NodeFound) apply(l *Ledger) {
 		return
 	}
 	a := e.account
-	l.setStage(e, Reserved)
+	e.stage = Reserved
 	d.Ordinal = a.tally.Kept(e.scope).At(d.Subset)
 	wasWoken, probed := e.woken, e.probeOf
 	l.unwake(e)
@@ -78,10 +78,10 @@ func (l *Ledger) claimAgain(e *entry) {
 		} else {
 			e.slot = ""
 		}
-		l.setStage(e, Waiting)
+		e.stage = Waiting
 		return
 	}
-	l.setStage(e, Claimed)
+	e.stage = Claimed
 	e.wait = ForCycle
 	l.enqueue(e)
 	l.wakeNext(e.account, e.scope) // a slot of an earlier subset may be free by now
@@ -91,7 +91,7 @@ func (l *Ledger) claimAgain(e *entry) {
 // Between NodeFound and BindSent the pod may have waited for other plugins, and its spread may have changed.
 func (ev BindSent) apply(l *Ledger) {
 	if e := l.pods[ev.UID]; e != nil && e.stage == Reserved && l.stillHolds(e, ev.Decision) {
-		l.setStage(e, Binding)
+		e.stage = Binding
 		l.effects.OK = true
 	}
 }
@@ -111,7 +111,7 @@ func (ev BindUnknown) apply(l *Ledger) {
 	if e.slot != "" {
 		uncertain = append(slices.Clone(uncertain), uncertainBind{e.slot, ev.Until})
 	}
-	l.setStage(e, Waiting)
+	e.stage = Waiting
 	l.setSlots(e, "", uncertain)
 	e.wait = ForCycle // the scheduler tries it again after an error
 	l.claimPick(e)    // it keeps this slot even if it is not bound
@@ -125,7 +125,6 @@ func (ev BindDisproved) apply(l *Ledger) {
 	rest := slices.DeleteFunc(slices.Clone(e.uncertain), func(d uncertainBind) bool { return !ev.ReadAt.Before(d.until) })
 	freed := l.setSlots(e, e.slot, rest)
 	if e.account != nil {
-		l.wakeNext(e.account, e.scope)
-		l.wakeExhausted(e.account, e.scope, freed)
+		l.wakeFor(e.account, e.scope, freed)
 	}
 }

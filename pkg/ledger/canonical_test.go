@@ -60,8 +60,8 @@ func canonical(l *Ledger, now time.Time) string {
 				fmt.Fprintf(&b, ", failed %d times in %s since %s", s.failing.times, s.failing.in, when(s.failing.since))
 			}
 			fmt.Fprint(&b, ", unbindable ", s.unbindable)
-			if s.timer != nil {
-				fmt.Fprintf(&b, ", timer %s", when(s.timer.at))
+			if l.hasTimer(e) {
+				b.WriteString(", timer")
 			}
 		}
 		b.WriteByte('\n')
@@ -71,10 +71,8 @@ func canonical(l *Ledger, now time.Time) string {
 		accounts = append(accounts, canonicalAccount(a, now, when))
 	}
 	slices.Sort(accounts)
-	fmt.Fprint(&b, accounts, l.ended, l.ended == nil, l.lowest, l.perNamespace, l.counts)
-	for _, namespace := range slices.Sorted(maps.Keys(l.unresolved)) {
-		fmt.Fprint(&b, " unresolved ", slices.Sorted(maps.Keys(l.unresolved[namespace])))
-	}
+	fmt.Fprint(&b, accounts, l.ended, l.ended == nil, l.lowest, l.perNamespace, l.Counts())
+	fmt.Fprint(&b, " unresolved ", slices.Sorted(maps.Keys(l.unresolved)))
 	for _, node := range slices.Sorted(maps.Keys(l.unclassified)) {
 		fmt.Fprint(&b, " unclassified ", node, slices.Sorted(maps.Keys(l.unclassified[node])))
 	}
@@ -114,18 +112,23 @@ func canonicalAccount(a *account, now time.Time, when func(time.Time) string) st
 	return b.String()
 }
 
+// hasTimer is true if a timer will wake the pod.
+func (l *Ledger) hasTimer(e *entry) bool {
+	return slices.ContainsFunc(l.timers, func(t timer) bool { return t.pod == e && t.at.Equal(e.newsBy) })
+}
+
 // TestCanonicalKnowsEveryField fails if a field is added to the ledger: decide whether canonical must describe it, and list it here.
 func TestCanonicalKnowsEveryField(t *testing.T) {
 	for of, want := range map[reflect.Type]string{
-		reflect.TypeFor[Ledger](): "observation pods owners accounts byName perNamespace nodes unclassified ended unresolved lowest order timers counts change served now effects",
+		reflect.TypeFor[Ledger](): "observation pods owners accounts byName perNamespace nodes unclassified ended unresolved lowest order timers change served now effects",
 		reflect.TypeFor[entry]():  "pod owner account scope stage ending slot uncertain record search",
-		reflect.TypeFor[search](): "order wait list woken overdue probeOf own shape tried preempted lent nominated stays failing unbindable asked newsBy timer",
+		reflect.TypeFor[search](): "order wait list woken overdue probeOf own shape tried preempted lent nominated stays failing unbindable asked newsBy",
 		reflect.TypeFor[account](): "workload spreads dividing members live read ordinals policy invalid plan replicasKnown replicas ahead tally metadata waiting exhausted " +
 			"skipUntil announced",
 		reflect.TypeFor[waitlist]():      "account class pods exhausted probes backoff retryAt",
 		reflect.TypeFor[owner]():         "ownerID object seen parent children pods",
 		reflect.TypeFor[uncertainBind](): "slot until",
-		reflect.TypeFor[timer]():         "at pod list pos",
+		reflect.TypeFor[timer]():         "at pod list",
 	} {
 		var got []string
 		for i := range of.NumField() {

@@ -117,8 +117,6 @@ type search struct {
 	asked int32
 	// newsBy is when the pod stops waiting for news. Zero if it has not waited yet.
 	newsBy time.Time
-	// timer wakes the pod at a time. Nil means never.
-	timer *timer
 }
 
 func (e *entry) policy() *subset.Policy {
@@ -184,7 +182,6 @@ func (l *Ledger) drop(uid types.UID) {
 		return
 	}
 	l.endWaitForNews(e)
-	l.cancel(e)
 	l.leaveAccount(e)
 	l.forgetNode(e)
 	delete(l.pods, uid)
@@ -226,7 +223,6 @@ func (l *Ledger) leaveAccount(e *entry) {
 	}
 	slot, uncertain := e.slot, e.uncertain
 	left := l.setSlots(e, "", nil)
-	l.count(e, -1)
 	delete(a.members, e.pod.UID)
 	if !e.ending {
 		a.oneLess(e.owner)
@@ -251,9 +247,7 @@ func (a *account) oneLess(owner *owner) {
 
 // beginEnd records that a pod terminates. It may go on to hold its slot.
 func (l *Ledger) beginEnd(e *entry) {
-	l.count(e, -1)
 	e.ending = true
-	l.count(e, +1)
 	a := e.account
 	if a == nil {
 		return
@@ -265,11 +259,10 @@ func (l *Ledger) beginEnd(e *entry) {
 
 // wakeAfter wakes the pods that may go on because a pod has left these subsets, or its workload.
 func (l *Ledger) wakeAfter(a *account, scope string, left subset.Mask) {
-	l.wakeNext(a, scope)
+	l.wakeFor(a, scope, left)
 	if left != 0 {
 		l.wakeBehind(a, scope, left)
 	}
-	l.wakeExhausted(a, scope, left)
 	if len(l.owners.byKey[a.workload]) > 1 && a.policy != nil && !l.predecessorsRun(a) {
 		l.wakeWaiting(a) // they may have waited for that
 	}
@@ -290,9 +283,7 @@ func (l *Ledger) joinAccount(e *entry, a *account) {
 	if e.search != nil {
 		e.beginAgain()
 		e.newsBy = time.Time{}
-		l.cancel(e)
 	}
-	l.count(e, +1)
 	l.setSlots(e, slot, uncertain)
 	l.claimPick(e)
 }
@@ -315,23 +306,19 @@ type failing struct {
 func (l *Ledger) confirmBound(e *entry) {
 	a := e.account
 	l.endWaitForNews(e)
-	l.cancel(e)
 	if a == nil {
-		l.setStage(e, Bound)
+		e.stage = Bound
 		e.record, e.slot, e.uncertain, e.search = subset.RecordOf(e.pod), "", nil, nil
 		return
 	}
-	wasWoken, probed := e.woken, e.probeOf
+	probed := e.probeOf
 	l.unwake(e)
 	l.dequeue(e)
-	l.setStage(e, Bound)
+	e.stage = Bound
 	e.record, e.search = subset.RecordOf(e.pod), nil
 	before := e.holds()
 	freed := l.setSlots(e, l.classify(e), nil)
-	if wasWoken || freed != 0 {
-		l.wakeNext(a, e.scope)
-	}
-	l.wakeExhausted(a, e.scope, freed)
+	l.wakeFor(a, e.scope, freed)
 	l.wakeUnplaced(a, e.scope, e.holds()&^before)
 	l.passProbe(probed)
 }
@@ -344,8 +331,7 @@ func (l *Ledger) confirmRecord(e *entry) {
 	}
 	before := e.holds()
 	freed := l.setSlots(e, l.classify(e), nil)
-	l.wakeNext(e.account, e.scope)
-	l.wakeExhausted(e.account, e.scope, freed)
+	l.wakeFor(e.account, e.scope, freed)
 	l.wakeUnplaced(e.account, e.scope, e.holds()&^before)
 }
 
@@ -386,35 +372,14 @@ func (l *Ledger) forgetNode(e *entry) {
 	}
 }
 
-// setStage moves a pod to a stage.
-func (l *Ledger) setStage(e *entry, stage Stage) {
-	l.count(e, -1)
-	e.stage = stage
-	l.count(e, +1)
-}
-
-// count adds a pod to the counts, or subtracts it. Pods without an account, and those that end without a slot, are not counted.
-func (l *Ledger) count(e *entry, by int) {
-	if e.account == nil || e.ending && e.slot == "" {
-		return
-	}
-	l.counts.Stages[e.stage] += by
-	if len(e.uncertain) > 0 {
-		l.counts.Uncertain += by
-	}
-}
-
 // setSlots is the only function that changes a tally. It returns the subsets in which the pod held a slot and holds none any more.
 func (l *Ledger) setSlots(e *entry, slot string, uncertain []uncertainBind) (freed subset.Mask) {
 	before := e.holds()
-	l.count(e, -1)
 	e.slot, e.uncertain = slot, uncertain
-	l.count(e, +1)
 	after, a := e.holds(), e.account
 	if before == after || a == nil || a.policy == nil {
 		return 0
 	}
-	over := a.policy.OverQuota(&a.plan, a.tally.Kept(e.scope))
 	for i := range a.policy.Subsets {
 		switch had, has := before.Has(i), after.Has(i); {
 		case has && !had:
@@ -423,6 +388,5 @@ func (l *Ledger) setSlots(e *entry, slot string, uncertain []uncertainBind) (fre
 			a.tally.Remove(e.scope, i)
 		}
 	}
-	l.counts.OverQuota += a.policy.OverQuota(&a.plan, a.tally.Kept(e.scope)) - over
 	return before &^ after
 }

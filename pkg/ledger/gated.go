@@ -24,11 +24,10 @@ func (l *Ledger) claimPick(e *entry) {
 	if !e.woken {
 		l.dequeue(e)
 	}
-	l.setStage(e, Claimed)
+	e.stage = Claimed
 	freed := l.setSlots(e, a.policy.Subsets[picked].Name, e.uncertain)
 	e.tried, e.preempted, e.unbindable, e.lent, e.nominated = 0, 0, 0, false, false
-	l.wakeNext(a, e.scope)
-	l.wakeExhausted(a, e.scope, freed)
+	l.wakeFor(a, e.scope, freed)
 	if quota := a.plan.Quota[picked]; quota == subset.NoLimit || a.tally.Kept(e.scope).At(picked) <= quota {
 		return
 	}
@@ -55,7 +54,7 @@ func (ev PodWaits) apply(l *Ledger) {
 	}
 	if in := l.waitsIn(e); in != subset.None {
 		l.dequeue(e)
-		l.setStage(e, Claimed)
+		e.stage = Claimed
 		l.setSlots(e, e.policy().Subsets[in].Name, e.uncertain)
 		e.wait, e.stays = ForNode, true
 		l.enqueue(e)

@@ -30,13 +30,12 @@ type Ledger struct {
 	unclassified map[string]sets.Set[types.UID]
 	// ended are the pods that ended since ListBegins; nil while no list is read.
 	ended sets.Set[types.UID]
-	// unresolved are pods that no account divides and that wait for news, by namespace.
-	unresolved map[string]map[types.UID]*entry
+	// unresolved are pods that no account divides and that wait for news.
+	unresolved map[types.UID]*entry
 	// lowest priority of any pod ever seen. A pod with this priority cannot preempt.
 	lowest int32
 	order  uint64
-	timers timerHeap
-	counts Counts
+	timers []timer
 	// change is the last one that ClusterChanged asked about, and served are the waitlists of which one pod is tried because of it.
 	change any
 	served map[*waitlist]bool
@@ -68,7 +67,7 @@ func New(observation time.Duration) *Ledger {
 		perNamespace: map[string]int{},
 		nodes:        map[string]*corev1.Node{},
 		unclassified: map[string]sets.Set[types.UID]{},
-		unresolved:   map[string]map[types.UID]*entry{},
+		unresolved:   map[types.UID]*entry{},
 		served:       map[*waitlist]bool{},
 	}
 }
@@ -77,7 +76,9 @@ func New(observation time.Duration) *Ledger {
 func (l *Ledger) Apply(now time.Time, event Event) Effects {
 	l.now, l.effects = now, Effects{}
 	event.apply(l)
-	l.effects.At = l.timers.next()
+	if len(l.timers) > 0 {
+		l.effects.At = l.timers[0].at
+	}
 	return l.effects
 }
 
@@ -211,8 +212,24 @@ type Counts struct {
 	OverQuota int32
 }
 
-// Counts are maintained with every event. Reading them is cheap.
-func (l *Ledger) Counts() Counts { return l.counts }
+// Counts looks at every pod and every workload. Pods without an account, and those that end without a slot, are not counted.
+func (l *Ledger) Counts() (counts Counts) {
+	for _, e := range l.pods {
+		if e.account == nil || e.ending && e.slot == "" {
+			continue
+		}
+		counts.Stages[e.stage]++
+		if len(e.uncertain) > 0 {
+			counts.Uncertain++
+		}
+	}
+	for _, a := range l.accounts {
+		for _, scope := range a.scopes() {
+			counts.OverQuota += a.policy.OverQuota(&a.plan, a.tally.Kept(scope))
+		}
+	}
+	return counts
+}
 
 // Knows is true if the pod has been seen and has not ended.
 func (l *Ledger) Knows(uid types.UID) bool { return l.pods[uid] != nil }

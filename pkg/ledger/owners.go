@@ -209,10 +209,8 @@ func (ev KindEndsChain) apply(l *Ledger) {
 		return
 	}
 	l.owners.ends.Insert(ev.Kind)
-	for _, pods := range l.unresolved {
-		for _, e := range pods {
-			l.wake(e)
-		}
+	for _, e := range l.unresolved {
+		l.wake(e)
 	}
 }
 
@@ -257,28 +255,12 @@ func (l *Ledger) predecessorsRun(a *account) (run bool) {
 }
 
 // isUnresolved is true for a pod without an account that waits for news.
-func (l *Ledger) isUnresolved(e *entry) bool { return l.unresolved[e.pod.Namespace][e.pod.UID] != nil }
+func (l *Ledger) isUnresolved(e *entry) bool { return l.unresolved[e.pod.UID] != nil }
 
 // endWaitForNews ends a pod's wait for news.
 func (l *Ledger) endWaitForNews(e *entry) {
 	if e.search != nil && e.wait == ForNews {
-		l.setUnresolved(e, false)
+		delete(l.unresolved, e.pod.UID)
 		e.wait = ForCycle
-	}
-}
-
-// setUnresolved records whether a pod without an account waits for news.
-func (l *Ledger) setUnresolved(e *entry, waits bool) {
-	namespace, uid := e.pod.Namespace, e.pod.UID
-	pods := l.unresolved[namespace]
-	switch {
-	case waits && pods == nil:
-		l.unresolved[namespace] = map[types.UID]*entry{uid: e}
-	case waits:
-		pods[uid] = e
-	case pods != nil:
-		if delete(pods, uid); len(pods) == 0 {
-			delete(l.unresolved, namespace)
-		}
 	}
 }

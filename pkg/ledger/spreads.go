@@ -118,8 +118,10 @@ func (l *Ledger) dropSpread(key types.NamespacedName) {
 	delete(l.byName, key)
 	if l.perNamespace[key.Namespace]--; l.perNamespace[key.Namespace] == 0 {
 		delete(l.perNamespace, key.Namespace)
-		for _, e := range l.unresolved[key.Namespace] {
-			l.wake(e)
+		for _, e := range l.unresolved {
+			if e.pod.Namespace == key.Namespace {
+				l.wake(e)
+			}
 		}
 	}
 	a.spreads = slices.DeleteFunc(a.spreads, func(s *v1beta1.WorkloadSpread) bool { return nameOf(s) == key })
@@ -158,9 +160,6 @@ func (l *Ledger) compile(a *account) {
 	if a.dividing == nil || !readsSameReplicas(a.dividing, spread) {
 		a.read = nil
 	}
-	for _, scope := range a.scopes() {
-		l.counts.OverQuota -= a.policy.OverQuota(&a.plan, a.tally.Kept(scope))
-	}
 	policy, errs := subset.Compile(spread, field.NewPath("spec"))
 	a.dividing, a.policy, a.invalid, a.tally, a.plan, a.announced = spread, policy, "", nil, subset.Plan{}, false
 	a.waiting, a.exhausted = map[string]*waitlist{}, map[podClass]*waitlist{}
@@ -192,7 +191,6 @@ func (l *Ledger) compile(a *account) {
 func (l *Ledger) recount(e *entry) {
 	a := e.account
 	slot, uncertain := e.slot, e.uncertain
-	l.count(e, -1)
 	e.slot, e.uncertain, e.scope = "", nil, a.scopeOf(e.pod)
 	if e.search != nil {
 		e.beginAgain()
@@ -207,7 +205,6 @@ func (l *Ledger) recount(e *entry) {
 	case e.stage == Reserved:
 		e.stage = Claimed // its decision was made by the previous policy
 	}
-	l.count(e, +1)
 	l.setSlots(e, slot, uncertain)
 }
 
@@ -290,12 +287,7 @@ func (l *Ledger) replan(a *account) bool {
 	if a.plan.Quota != nil && a.replicasKnown == known && a.plan.Replicas == max(replicas, 0) {
 		return false
 	}
-	before := a.plan
 	a.plan, a.replicasKnown = a.policy.Plan(replicas), known
-	for _, scope := range a.scopes() {
-		kept := a.tally.Kept(scope)
-		l.counts.OverQuota += a.policy.OverQuota(&a.plan, kept) - a.policy.OverQuota(&before, kept)
-	}
 	return true
 }
 

@@ -604,10 +604,7 @@ func (s *storm) check() {
 			counts.Uncertain++
 		}
 	}
-	for _, pods := range l.unresolved {
-		unresolved -= len(pods)
-	}
-	if unresolved != 0 {
+	if unresolved != len(l.unresolved) {
 		s.fatalf("unresolved are %v", l.unresolved)
 	}
 	for name, pods := range l.unclassified {
@@ -674,8 +671,8 @@ func (s *storm) check() {
 			}
 		}
 	}
-	if members != 0 || counts != l.counts {
-		s.fatalf("counts are %+v, want %+v; %d members too many", l.counts, counts, -members)
+	if members != 0 || counts != l.Counts() {
+		s.fatalf("counts are %+v, want %+v; %d members too many", l.Counts(), counts, -members)
 	}
 	for _, p := range s.pods {
 		e := l.pods[p.UID]
@@ -772,7 +769,7 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 		return ""
 	}
 	if held := l.held(e).Reason != ""; held || e.wait == ForNews {
-		if e.wait == ForNews && !held && e.timer == nil { // otherwise it is woken within the time of observation
+		if e.wait == ForNews && !held && !l.hasTimer(e) { // otherwise it is woken within the time of observation
 			return "the news is here"
 		}
 		return ""
@@ -831,7 +828,7 @@ func (s *storm) isIllegible(p *stormPod, e *entry) string {
 	switch {
 	case p.gated && !subset.IsGated(p.Pod) && !p.held:
 		return "its gate is open, and it was not tried again"
-	case subset.IsGated(p.Pod) && e.wait == ForNode && !e.nominated && e.timer == nil && !p.held:
+	case subset.IsGated(p.Pod) && e.wait == ForNode && !e.nominated && !s.ledger.hasTimer(e) && !p.held:
 		return "it waits for a node, and its gate is closed"
 	case subset.IsGated(p.Pod) && e.wait == ForAnyNode && !p.held:
 		for i := range a.policy.Subsets {
@@ -850,8 +847,8 @@ func (s *storm) end() {
 	for _, p := range s.pods {
 		s.do(PodGone{UID: p.UID})
 	}
-	if s.ledger.counts != (Counts{}) {
-		s.fatalf("counts without pods: %+v", s.ledger.counts)
+	if s.ledger.Counts() != (Counts{}) {
+		s.fatalf("counts without pods: %+v", s.ledger.Counts())
 	}
 	for _, name := range []string{"web", "set", "second"} {
 		s.do(SpreadGone{Key: types.NamespacedName{Namespace: "ns", Name: name}})

@@ -245,8 +245,9 @@ func (l *Ledger) wakeBehind(a *account, scope string, left subset.Mask) {
 	}
 }
 
-// wakeExhausted wakes exhausted pods of a scope after slots came free that they may have found taken.
-func (l *Ledger) wakeExhausted(a *account, scope string, freed subset.Mask) {
+// wakeFor wakes pods of a scope after slots of these subsets came free: those that wait for one, and exhausted pods, which may have found them taken.
+func (l *Ledger) wakeFor(a *account, scope string, freed subset.Mask) {
+	l.wakeNext(a, scope)
 	if freed != 0 {
 		l.wakeOfEachClass(a, scope)
 	}
