@@ -20,7 +20,7 @@ const module = "github.com/berth-project/berth/"
 
 // plugins in the order of the document, by directory and name of their Args type.
 var plugins = []struct{ name, dir, args string }{
-	{"WorkloadSpread", "pkg/plugins/scheduling/workloadspread", "ArgsV1"},
+	{"WorkloadSpread", "pkg/plugins/scheduling/workloadspread", "Args"},
 	{"EvictUnschedulableSubsetPods", "pkg/plugins/descheduling", "EvictUnschedulableSubsetPodsArgs"},
 	{"EnforceSubsetMaxReplicas", "pkg/plugins/descheduling", "EnforceSubsetMaxReplicasArgs"},
 	{"RebalanceToPreferredSubset", "pkg/plugins/descheduling", "RebalanceToPreferredSubsetArgs"},

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -14,29 +13,18 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
 )
 
-// Args configure the plugin, in the form that the scheduler uses after defaulting.
+// Args configure the plugin in a scheduler configuration file, as kind WorkloadSpreadArgs of kubescheduler.config.k8s.io/v1. The scheduler uses the same type
+// after defaulting.
 //
 // +kubebuilder:object:root=true
 type Args struct {
-	metav1.TypeMeta
-
-	// BindTimeout is how long a bind request may take, on the client and on the API server. A new leader waits twice as long before it gives out
-	// slots, if a bind of its predecessor may still be under way.
-	BindTimeout time.Duration
-	// ObservationTimeout is how long a pod waits for news: of its workload's replicas if there are more pods than replicas, and of its spread if
-	// admission found one that the scheduler has not seen.
-	ObservationTimeout time.Duration
-}
-
-// ArgsV1 configure the plugin in a scheduler configuration file, as kind WorkloadSpreadArgs of kubescheduler.config.k8s.io/v1.
-//
-// +kubebuilder:object:root=true
-type ArgsV1 struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// BindTimeout defaults to 5s; between 1s and 1m.
+	// BindTimeout is how long a bind request may take, on the client and on the API server. A new leader waits twice as long before it gives out
+	// slots, if a bind of its predecessor may still be under way. It defaults to 5s; between 1s and 1m.
 	BindTimeout *metav1.Duration `json:"bindTimeout,omitempty"`
-	// ObservationTimeout defaults to 2s; between 0s, which never waits, and 1m.
+	// ObservationTimeout is how long a pod waits for news: of its workload's replicas if there are more pods than replicas, and of its spread if
+	// admission found one that the scheduler has not seen. It defaults to 2s; between 0s, which never waits, and 1m.
 	ObservationTimeout *metav1.Duration `json:"observationTimeout,omitempty"`
 }
 
@@ -58,63 +46,42 @@ func init() {
 
 func addArgs(s *runtime.Scheme) error {
 	s.AddKnownTypeWithName(schedulerconfig.SchemeGroupVersion.WithKind(argsKind), &Args{})
-	s.AddKnownTypeWithName(kubeschedulerv1.SchemeGroupVersion.WithKind(argsKind), &ArgsV1{})
-	s.AddTypeDefaultingFunc(&ArgsV1{}, func(obj any) { setDefaults(obj.(*ArgsV1)) })
-	if err := s.AddConversionFunc((*ArgsV1)(nil), (*Args)(nil), func(in, out any, _ conversion.Scope) error {
-		fromV1(in.(*ArgsV1), out.(*Args))
-		return nil
-	}); err != nil {
-		return err
-	}
-	return s.AddConversionFunc((*Args)(nil), (*ArgsV1)(nil), func(in, out any, _ conversion.Scope) error {
-		toV1(in.(*Args), out.(*ArgsV1))
-		return nil
-	})
+	s.AddKnownTypeWithName(kubeschedulerv1.SchemeGroupVersion.WithKind(argsKind), &Args{})
+	s.AddTypeDefaultingFunc(&Args{}, func(obj any) { obj.(*Args).setDefaults() })
+	return nil
 }
 
-func setDefaults(args *ArgsV1) {
-	if args.BindTimeout == nil {
-		args.BindTimeout = &metav1.Duration{Duration: defaultBindTimeout}
+func (a *Args) setDefaults() {
+	if a.BindTimeout == nil {
+		a.BindTimeout = &metav1.Duration{Duration: defaultBindTimeout}
 	}
-	if args.ObservationTimeout == nil {
-		args.ObservationTimeout = &metav1.Duration{Duration: defaultObservationTimeout}
+	if a.ObservationTimeout == nil {
+		a.ObservationTimeout = &metav1.Duration{Duration: defaultObservationTimeout}
 	}
 }
 
-func fromV1(in *ArgsV1, out *Args) {
-	setDefaults(in)
-	out.BindTimeout = in.BindTimeout.Duration
-	out.ObservationTimeout = in.ObservationTimeout.Duration
-}
+// timeouts are Args after defaulting.
+type timeouts struct{ bind, observation time.Duration }
 
-func toV1(in *Args, out *ArgsV1) {
-	out.BindTimeout = &metav1.Duration{Duration: in.BindTimeout}
-	out.ObservationTimeout = &metav1.Duration{Duration: in.ObservationTimeout}
-}
-
-// Validate returns every error in the Args with its path.
-func (a *Args) Validate(path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	if a.BindTimeout < time.Second || a.BindTimeout > maxTimeout {
-		errs = append(errs, field.Invalid(path.Child("bindTimeout"), a.BindTimeout.String(), "must be between 1s and 1m"))
-	}
-	if a.ObservationTimeout < 0 || a.ObservationTimeout > maxTimeout {
-		errs = append(errs, field.Invalid(path.Child("observationTimeout"), a.ObservationTimeout.String(), "must be between 0s and 1m"))
-	}
-	return errs
-}
-
-// argsFrom reads what the scheduler passes to the plugin's constructor: nil if the configuration does not name the plugin.
-func argsFrom(obj runtime.Object) (*Args, error) {
-	args, ok := obj.(*Args)
+// timeoutsFrom reads what the scheduler passes to the plugin's constructor: nil if the configuration does not name the plugin. An error says everything that is wrong, with its path.
+func timeoutsFrom(obj runtime.Object) (timeouts, error) {
+	path := field.NewPath("pluginConfig").Key(Name).Child("args")
 	if obj == nil {
-		args, ok = &Args{BindTimeout: defaultBindTimeout, ObservationTimeout: defaultObservationTimeout}, true
+		obj = &Args{}
 	}
+	args, ok := obj.(*Args)
 	if !ok {
-		return nil, fmt.Errorf("pluginConfig[%s].args: want %s, got %T", Name, argsKind, obj)
+		return timeouts{}, fmt.Errorf("pluginConfig[%s].args: want %s, got %T", Name, argsKind, obj)
 	}
-	if errs := args.Validate(field.NewPath("pluginConfig").Key(Name).Child("args")); len(errs) > 0 {
-		return nil, errs.ToAggregate()
+	args = args.DeepCopy()
+	args.setDefaults()
+	t := timeouts{args.BindTimeout.Duration, args.ObservationTimeout.Duration}
+	var errs field.ErrorList
+	if t.bind < time.Second || t.bind > maxTimeout {
+		errs = append(errs, field.Invalid(path.Child("bindTimeout"), t.bind.String(), "must be between 1s and 1m"))
 	}
-	return args, nil
+	if t.observation < 0 || t.observation > maxTimeout {
+		errs = append(errs, field.Invalid(path.Child("observationTimeout"), t.observation.String(), "must be between 0s and 1m"))
+	}
+	return t, errs.ToAggregate()
 }

@@ -236,12 +236,6 @@ func (c *customWorkloads) watchKind(ctx context.Context, gk schema.GroupKind) er
 		return fmt.Errorf("watching %s: %w", gk, err)
 	}
 	ctx, stop := context.WithCancel(ctx)
-	if !builtIn.Has(gk) { // the scheduler's informers send events of those
-		if err := followOwners(ctx, informer, c.tell, gk); err != nil {
-			stop()
-			return fmt.Errorf("watching %s: %w", gk, err)
-		}
-	}
 	read := func(object metav1.Object) {
 		key := ledger.Workload{Namespace: object.GetNamespace(), Group: gk.Group, Kind: gk.Kind, Name: object.GetName()}
 		c.mu.Lock()
@@ -258,8 +252,17 @@ func (c *customWorkloads) watchKind(ctx context.Context, gk schema.GroupKind) er
 	c.mu.Lock()
 	c.kinds[gk].watched, c.kinds[gk].stop = true, stop
 	c.mu.Unlock()
-	c.requeueTargets(gk)
+	for _, key := range c.targetsOf(gk) {
+		c.targetQueue.Add(key)
+	}
 	go informer.RunWithContext(ctx)
+	if !builtIn.Has(gk) { // the scheduler's informers send events of those
+		go func() {
+			if err := followOwners(ctx, informer, c.tell, gk); err != nil && ctx.Err() == nil {
+				klog.FromContext(ctx).Error(err, "Pods below this kind wait until the scheduler is started again", "kind", gk)
+			}
+		}()
+	}
 	return nil
 }
 
@@ -287,7 +290,7 @@ func (c *customWorkloads) isUnserved(gk schema.GroupKind) bool {
 		}
 	}
 	c.mu.Unlock()
-	if unserved > maxUnserved && !c.isTarget(gk) {
+	if unserved > maxUnserved && len(c.targetsOf(gk)) == 0 {
 		c.endChains(gk, true)
 		c.mu.Lock()
 		delete(c.kinds, gk)
@@ -300,16 +303,16 @@ func (c *customWorkloads) isUnserved(gk schema.GroupKind) bool {
 	return true
 }
 
-// isTarget is true if a spread names a workload of the kind.
-func (c *customWorkloads) isTarget(gk schema.GroupKind) bool {
+// targetsOf are the workloads of a kind that spreads name.
+func (c *customWorkloads) targetsOf(gk schema.GroupKind) (keys []ledger.Workload) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key := range c.targets {
 		if key.Group == gk.Group && key.Kind == gk.Kind {
-			return true
+			keys = append(keys, key)
 		}
 	}
-	return false
+	return keys
 }
 
 // endChains tells the ledger whether owners of the kind end the chain, unless it knows.
@@ -347,16 +350,6 @@ func (c *customWorkloads) wasListed(ctx context.Context, gk schema.GroupKind, er
 		if stop != nil { // else it is being started again
 			stop()
 			c.kindQueue.AddRateLimited(gk)
-		}
-	}
-}
-
-func (c *customWorkloads) requeueTargets(gk schema.GroupKind) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for key := range c.targets {
-		if key.Group == gk.Group && key.Kind == gk.Kind {
-			c.targetQueue.Add(key)
 		}
 	}
 }

@@ -51,7 +51,7 @@ var (
 
 // core is what all profiles of one scheduler share, because they share the quotas.
 type core struct {
-	args     *Args
+	timeouts timeouts
 	lease    *lease
 	book     *book
 	finder   *finder
@@ -86,13 +86,13 @@ type Family struct {
 
 // Spread makes the plugin WorkloadSpread of one profile.
 func (f *Family) Spread(ctx context.Context, obj runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
-	args, err := argsFrom(obj)
+	timeouts, err := timeoutsFrom(obj)
 	if err != nil {
 		return nil, err
 	}
 	f.once.Do(func() {
 		var c *core
-		if c, f.err = newCore(ctx, args, handle, f.isGated); f.err == nil {
+		if c, f.err = newCore(ctx, timeouts, handle, f.isGated); f.err == nil {
 			f.core.Store(c)
 		}
 	})
@@ -100,7 +100,7 @@ func (f *Family) Spread(ctx context.Context, obj runtime.Object, handle fwk.Hand
 		return nil, f.err
 	}
 	shared := f.core.Load()
-	if *shared.args != *args {
+	if shared.timeouts != timeouts {
 		return nil, fmt.Errorf("pluginConfig[%s].args: must be the same in all profiles, which share one ledger", Name)
 	}
 	profile, ok := handle.(framework.Framework)
@@ -138,7 +138,7 @@ func defaultPreemptionArgs() *schedulerconfig.DefaultPreemptionArgs {
 }
 
 // newCore connects the ledger to the scheduler. It starts informers and does not wait.
-func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*corev1.Pod) bool) (*core, error) {
+func newCore(ctx context.Context, limits timeouts, handle fwk.Handle, gated func(*corev1.Pod) bool) (*core, error) {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), Name)
 	ctx = klog.NewContext(ctx, logger)
 	factory := handle.SharedInformerFactory()
@@ -152,8 +152,8 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 	}
 	pods, nodes := factory.Core().V1().Pods().Lister(), factory.Core().V1().Nodes().Lister()
 	c := &core{
-		args:     args,
-		lease:    &lease{clock: clock.RealClock{}, uncertainPeriod: uncertainPeriod(args.BindTimeout)},
+		timeouts: limits,
+		lease:    &lease{clock: clock.RealClock{}, uncertainPeriod: uncertainPeriod(limits.bind)},
 		finder:   newFinder(),
 		gated:    gated,
 		announce: announceTo(handle),
@@ -180,7 +180,7 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 			return err == nil && mayStillRun(found, pod)
 		},
 		owners: custom,
-		ledger: ledger.New(args.ObservationTimeout), inFlight: map[types.UID]bool{}, held: map[types.UID]*heldPod{},
+		ledger: ledger.New(limits.observation), inFlight: map[types.UID]bool{}, held: map[types.UID]*heldPod{},
 	}
 	exposeMetrics(c.book) // before anything counts
 	custom.tell = func(event ledger.Event) { c.book.apply(event) }
@@ -192,8 +192,8 @@ func newCore(ctx context.Context, args *Args, handle fwk.Handle, gated func(*cor
 	c.refused = newRefusals(clock.RealClock{}, activate)
 	go wait.UntilWithContext(ctx, func(context.Context) { c.book.audit() }, ledger.AuditInterval)
 	c.takeover = newTakeover(clock.RealClock{}, c.lease, handle.ClientSet(), custom.metadata, c.book, listeners)
-	c.binds = newBinds(ctx, handle.ClientSet(), c.book, args.BindTimeout)
-	c.opener = newOpener(ctx, handle.ClientSet(), c.book, c.latest, c.lease, args.BindTimeout)
+	c.binds = newBinds(ctx, handle.ClientSet(), c.book, limits.bind)
+	c.opener = newOpener(ctx, handle.ClientSet(), c.book, c.latest, c.lease, limits.bind)
 	return c, nil
 }
 

@@ -2,10 +2,10 @@ package workloadspread
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -67,29 +67,19 @@ func watch(ctx context.Context, b *book, factory informers.SharedInformerFactory
 	w := &listeners{}
 	tell := func(event ledger.Event) { b.apply(event) }
 	apps, batch := factory.Apps().V1(), factory.Batch().V1()
-	for _, informer := range []cache.SharedIndexInformer{
-		apps.Deployments().Informer(), apps.ReplicaSets().Informer(), apps.StatefulSets().Informer(), batch.Jobs().Informer(),
+	errs := []error{
+		w.add(spreads.AddEventHandler(spreadEvents(b))),
+		w.add(factory.Core().V1().Nodes().Informer().AddEventHandler(nodeEvents(b))),
+		w.add(factory.Core().V1().Pods().Informer().AddEventHandler(podEvents(b))),
+	}
+	for kind, informer := range map[schema.GroupKind]cache.SharedIndexInformer{
+		deploymentKind: apps.Deployments().Informer(), replicaSetKind: apps.ReplicaSets().Informer(),
+		statefulSetKind: apps.StatefulSets().Informer(), jobKind: batch.Jobs().Informer(),
 	} {
-		if err := informer.SetTransform(workload.Keep); err != nil {
-			return nil, fmt.Errorf("setting what is kept of workloads: %w", err)
-		}
+		errs = append(errs, informer.SetTransform(workload.Keep), w.add(informer.AddEventHandler(ownerEvents(tell, kind))))
 	}
-	handlers := []struct {
-		informer cache.SharedIndexInformer
-		handler  cache.ResourceEventHandler
-	}{
-		{spreads, spreadEvents(b)},
-		{apps.Deployments().Informer(), ownerEvents(tell, deploymentKind)},
-		{apps.ReplicaSets().Informer(), ownerEvents(tell, replicaSetKind)},
-		{apps.StatefulSets().Informer(), ownerEvents(tell, statefulSetKind)},
-		{batch.Jobs().Informer(), ownerEvents(tell, jobKind)},
-		{factory.Core().V1().Nodes().Informer(), nodeEvents(b)},
-		{factory.Core().V1().Pods().Informer(), podEvents(b)},
-	}
-	for _, h := range handlers {
-		if err := w.add(h.informer.AddEventHandler(h.handler)); err != nil {
-			return nil, err
-		}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	if err := spreads.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		w.spreadsError.Store(&err)
@@ -208,66 +198,25 @@ func ownerEvents(tell func(ledger.Event), kind schema.GroupKind) cache.ResourceE
 	}, func(object metav1.Object) { tell(ledger.OwnerGone{Kind: kind, Object: object}) })
 }
 
-// ownerList passes the first list of a kind to the ledger in one event, and everything later one by one.
-type ownerList struct {
-	tell func(ledger.Event)
-	kind schema.GroupKind
-
-	mu    sync.Mutex
-	first []metav1.Object
-	told  bool
-}
-
-// followOwners makes the ledger follow the objects of a kind from their first list on.
+// followOwners makes the ledger follow the objects of a kind, which gets the first list in one event and everything later one by one. It returns once that has begun.
 func followOwners(ctx context.Context, informer cache.SharedIndexInformer, tell func(ledger.Event), kind schema.GroupKind) error {
-	list, later := &ownerList{tell: tell, kind: kind}, ownerEvents(tell, kind)
-	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc: func(obj any, initial bool) {
-			if object, ok := obj.(metav1.Object); ok && initial && list.collect(object) {
-				return
-			}
-			list.end()
-			later.OnAdd(obj, initial)
-		},
-		UpdateFunc: func(before, after any) {
-			list.end()
-			later.OnUpdate(before, after)
-		},
-		DeleteFunc: func(obj any) {
-			list.end()
-			later.OnDelete(obj)
-		},
-	})
-	if err != nil {
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return ctx.Err()
+	}
+	list := ledger.OwnersListed{Kind: kind}
+	for _, object := range informer.GetStore().List() {
+		list.Objects = append(list.Objects, object.(metav1.Object))
+	}
+	tell(list)
+	if _, err := informer.AddEventHandler(ownerEvents(tell, kind)); err != nil {
 		return err
 	}
-	go func() {
-		if cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-			list.end()
+	for _, object := range list.Objects { // the handler has seen no end of those that were deleted before it was added
+		if latest, found, _ := informer.GetStore().Get(object); !found || latest.(metav1.Object).GetUID() != object.GetUID() {
+			tell(ledger.OwnerGone{Kind: kind, Object: object})
 		}
-	}()
+	}
 	return nil
-}
-
-// collect adds an object of the first list. It is false once the list has ended.
-func (l *ownerList) collect(object metav1.Object) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.told {
-		l.first = append(l.first, object)
-	}
-	return !l.told
-}
-
-// end tells the ledger of the first list, once.
-func (l *ownerList) end() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.told {
-		l.told = true
-		l.tell(ledger.OwnersListed{Kind: l.kind, Objects: l.first})
-		l.first = nil
-	}
 }
 
 func nodeEvents(b *book) cache.ResourceEventHandler {
