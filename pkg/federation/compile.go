@@ -25,6 +25,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	"github.com/berth-project/berth/pkg/podspec"
 	"github.com/berth-project/berth/pkg/sites"
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -103,7 +104,7 @@ func compileTemplate(extension *runtime.RawExtension, path *field.Path) (map[str
 	if err := kjson.Unmarshal(extension.Raw, &template); err != nil {
 		return nil, field.ErrorList{field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("must be an object: %v", err))}
 	}
-	errs := subset.ValidateFields(template, reflect.TypeFor[corev1.PodTemplateSpec](), path)
+	errs := podspec.ValidateFields(template, reflect.TypeFor[corev1.PodTemplateSpec](), path)
 	podSpec, _ := template["spec"].(map[string]any)
 	if containers, _ := podSpec["containers"].([]any); len(containers) == 0 {
 		errs = append(errs, field.Required(path.Child("spec", "containers"), "must be the containers of the pods"))

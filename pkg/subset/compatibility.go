@@ -86,11 +86,7 @@ func (s *Subset) prefer(pod map[string]any) error {
 	const key = "preferredDuringSchedulingIgnoredDuringExecution"
 	own, _ := affinity[key].([]any)
 	var present []corev1.PreferredSchedulingTerm
-	encoded, err := json.Marshal(own)
-	if err == nil {
-		err = json.Unmarshal(encoded, &present)
-	}
-	if err != nil {
+	if err := decode(affinity[key], &present); err != nil {
 		return fmt.Errorf("reading the preferred terms of the pod: %w", err)
 	}
 	terms := slices.Clip(own)

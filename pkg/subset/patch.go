@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
-	"sort"
+	"reflect"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/podspec"
 )
 
 // Patch is the strategic merge patch of a subset, checked as far as that is possible without a pod. It is immutable and safe for concurrent use. A
@@ -53,8 +56,12 @@ type Patch struct {
 	early []*field.Path
 }
 
-// podMeta knows the patch strategy of each field of a pod.
-var podMeta = strategicpatch.PatchMetaFromStruct{T: podType}
+var (
+	podType     = reflect.TypeFor[corev1.Pod]()
+	podSpecType = reflect.TypeFor[corev1.PodSpec]()
+	// podMeta knows the patch strategy of each field of a pod.
+	podMeta = strategicpatch.PatchMetaFromStruct{T: podType}
+)
 
 const (
 	onlyThese    = "a patch may change metadata.labels, metadata.annotations and spec"
@@ -115,10 +122,10 @@ func CompilePatch(extension *runtime.RawExtension, path *field.Path) (*Patch, fi
 	}
 	p := &Patch{path: path, tree: tree}
 	var errs field.ErrorList
-	for _, key := range sortedKeys(tree) {
+	for _, key := range slices.Sorted(maps.Keys(tree)) {
 		part, isObject := tree[key].(map[string]any)
 		switch {
-		case isDirective(key):
+		case podspec.IsDirective(key):
 			errs = append(errs, field.Forbidden(path.Child(key), keepOthers))
 		case key != "metadata" && key != "spec":
 			errs = append(errs, field.Forbidden(path.Child(key), onlyThese))
@@ -141,10 +148,10 @@ func CompilePatch(extension *runtime.RawExtension, path *field.Path) (*Patch, fi
 
 func (p *Patch) compileMetadata(metadata map[string]any, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for _, key := range sortedKeys(metadata) {
+	for _, key := range slices.Sorted(maps.Keys(metadata)) {
 		keyPath := path.Child(key)
 		switch {
-		case isDirective(key):
+		case podspec.IsDirective(key):
 			errs = append(errs, field.Forbidden(keyPath, keepOthers))
 		case key == "labels":
 			values, valueErrs := p.stringMap(metadata[key], keyPath)
@@ -171,8 +178,8 @@ func (p *Patch) stringMap(value any, path *field.Path) (map[string]string, field
 	}
 	var errs field.ErrorList
 	values := make(map[string]string, len(object))
-	for _, key := range sortedKeys(object) {
-		if isDirective(key) {
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		if podspec.IsDirective(key) {
 			errs = append(errs, field.Forbidden(path.Child(key), keepOthers))
 			continue
 		}
@@ -186,7 +193,7 @@ func (p *Patch) stringMap(value any, path *field.Path) (map[string]string, field
 		case nil:
 			p.early = append(p.early, path.Key(key))
 		default:
-			errs = append(errs, field.Invalid(path.Key(key), scalar(v), mustBeString(v)))
+			errs = append(errs, field.Invalid(path.Key(key), podspec.Scalar(v), podspec.MustBeString(v)))
 		}
 	}
 	return values, errs
@@ -194,7 +201,7 @@ func (p *Patch) stringMap(value any, path *field.Path) (map[string]string, field
 
 func validateLabels(values map[string]string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for _, key := range sortedKeys(values) {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
 		for _, message := range content.IsLabelKey(key) {
 			errs = append(errs, field.Invalid(path, key, message))
 		}
@@ -207,7 +214,7 @@ func validateLabels(values map[string]string, path *field.Path) field.ErrorList 
 
 func validateAnnotations(values map[string]string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for _, key := range sortedKeys(values) {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
 		for _, message := range content.IsLabelKey(strings.ToLower(key)) {
 			errs = append(errs, field.Invalid(path, key, message))
 		}
@@ -223,29 +230,29 @@ func (p *Patch) compileSpec(spec map[string]any, path *field.Path) field.ErrorLi
 		return nil
 	}
 	p.early = append(p.early, path)
-	check := shapeCheck{}
+	var errs field.ErrorList
 	patched := make(map[string]any, len(spec))
-	for _, key := range sortedKeys(spec) {
+	for _, key := range slices.Sorted(maps.Keys(spec)) {
 		why, reserved := reservedFields[key]
 		switch {
 		case reserved:
-			check.errs = append(check.errs, field.Forbidden(path.Child(key), why))
-		case key == patchDirective:
-			check.errs = append(check.errs, field.Forbidden(path.Child(key), "it would remove every field of the spec that the patch does not name; to remove a field, set it to null"))
+			errs = append(errs, field.Forbidden(path.Child(key), why))
+		case key == podspec.PatchDirective:
+			errs = append(errs, field.Forbidden(path.Child(key), "it would remove every field of the spec that the patch does not name; to remove a field, set it to null"))
 		case key == "containers" && spec[key] == nil:
-			check.errs = append(check.errs, field.Forbidden(path.Child(key), "a pod needs a container; to remove one, name it and add $patch: delete to it"))
+			errs = append(errs, field.Forbidden(path.Child(key), "a pod needs a container; to remove one, name it and add $patch: delete to it"))
 		case key == "tolerations" && spec[key] == nil:
-			check.errs = append(check.errs, field.Forbidden(path.Child(key), "a patch can add tolerations and remove none; leave this out"))
+			errs = append(errs, field.Forbidden(path.Child(key), "a patch can add tolerations and remove none; leave this out"))
 		default:
 			patched[key] = spec[key]
 		}
 	}
-	check.object(patched, podSpecType, path, merged)
-	if list, ok := patched["tolerations"].([]any); ok && len(check.errs) == 0 {
-		check.errs = append(check.errs, p.compileTolerations(list, path.Child("tolerations"))...)
+	errs = append(errs, podspec.ValidatePatch(patched, podSpecType, path)...)
+	if list, ok := patched["tolerations"].([]any); ok && len(errs) == 0 {
+		errs = append(errs, p.compileTolerations(list, path.Child("tolerations"))...)
 		delete(spec, "tolerations")
 	}
-	return check.errs
+	return errs
 }
 
 func (p *Patch) compileTolerations(list []any, path *field.Path) field.ErrorList {
@@ -254,7 +261,7 @@ func (p *Patch) compileTolerations(list []any, path *field.Path) field.ErrorList
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(map[string]any{"tolerations": list}, &pod); err != nil {
 		return field.ErrorList{field.Invalid(path, field.OmitValueType{}, err.Error())}
 	}
-	return ValidateTolerations(pod.Tolerations, path)
+	return podspec.ValidateTolerations(pod.Tolerations, path)
 }
 
 // Breaks are the labels that the patch sets or removes so that the selector no longer matches the pod, whatever other labels the pod has. The
@@ -282,7 +289,7 @@ func (p *Patch) Breaks(selector labels.Selector) []string {
 			broken[key] = true
 		}
 	}
-	return sortedKeys(broken)
+	return slices.Sorted(maps.Keys(broken))
 }
 
 func (p *Patch) labelsOfTree() map[string]any {
@@ -476,11 +483,66 @@ func elementOf(list any, mergeKey string, key any) map[string]any {
 	return nil
 }
 
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
+// settle is a copy of a part of a patch, of type t, that the merge handles well. The merge copies parts that are new to the pod as they are, so
+// settle follows or drops the directives in them. For an object to delete, the merge would leave an empty one.
+func settle(patch, pod map[string]any, t reflect.Type) map[string]any {
+	settled := make(map[string]any, len(patch))
+	for key, value := range patch {
+		if key == podspec.PatchDirective {
+			if pod != nil {
+				settled[key] = value
+			}
+			continue
+		}
+		var mergeKey string
+		var of reflect.Type
+		if t.Kind() == reflect.Struct {
+			if f, found := podspec.Field(t, key); found {
+				mergeKey, of = podspec.MergeKey(f), podspec.Element(f.Type)
+			}
+		}
+		object, isObject := value.(map[string]any)
+		list, isList := value.([]any)
+		switch {
+		case value == nil || isObject && object[podspec.PatchDirective] == podspec.DeleteIt:
+			if pod != nil {
+				settled[key] = nil
+			}
+		case isObject && of != nil:
+			settled[key] = settle(object, child(pod, key), of)
+		case isList && mergeKey != "":
+			settled[key] = settleList(list, pod[key], podspec.Element(of.Elem()), mergeKey)
+		default:
+			settled[key] = runtime.DeepCopyJSONValue(value)
+		}
 	}
-	sort.Strings(keys)
-	return keys
+	return settled
+}
+
+func settleList(patch []any, pod any, t reflect.Type, mergeKey string) []any {
+	deleted, replaces := map[any]bool{}, false
+	for _, item := range patch {
+		object, _ := item.(map[string]any)
+		switch object[podspec.PatchDirective] {
+		case podspec.DeleteIt:
+			deleted[object[mergeKey]] = true
+		case podspec.ReplaceIt:
+			replaces = true
+		}
+	}
+	settled := []any{}
+	for _, item := range patch {
+		object, _ := item.(map[string]any)
+		_, directed := object[podspec.PatchDirective]
+		switch {
+		case directed && pod == nil:
+		case directed:
+			settled = append(settled, runtime.DeepCopyJSON(object))
+		case replaces || deleted[object[mergeKey]]:
+			settled = append(settled, settle(object, nil, t))
+		default:
+			settled = append(settled, settle(object, elementOf(pod, mergeKey, object[mergeKey]), t))
+		}
+	}
+	return settled
 }

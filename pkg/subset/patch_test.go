@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/podspec"
 )
 
 // patchOf reads a patch as a user writes it.
@@ -769,7 +770,7 @@ func (c chance) name() string { return string(rune('a' + c.IntN(3))) }
 func (c chance) object(t reflect.Type, patch bool) map[string]any {
 	object := map[string]any{}
 	if patch && t != podSpecType && c.oneIn(12) {
-		object[patchDirective] = []string{deleteIt, replaceIt}[c.IntN(2)]
+		object[podspec.PatchDirective] = []string{podspec.DeleteIt, podspec.ReplaceIt}[c.IntN(2)]
 		patch = false
 	}
 	c.fields(t, patch, object)
@@ -788,7 +789,7 @@ func (c chance) fields(t reflect.Type, patch bool, object map[string]any) {
 		case patch && name != "containers" && name != "tolerations" && c.oneIn(8):
 			object[name] = nil
 		default:
-			object[name] = c.value(element(f.Type), mergeKeyOf(f), patch)
+			object[name] = c.value(podspec.Element(f.Type), podspec.MergeKey(f), patch)
 		}
 	}
 }
@@ -806,16 +807,16 @@ func (c chance) value(t reflect.Type, mergeKey string, patch bool) any {
 	case reflect.Map:
 		object := map[string]any{}
 		for range c.IntN(3) {
-			object[c.name()] = c.value(element(t.Elem()), "", false)
+			object[c.name()] = c.value(podspec.Element(t.Elem()), "", false)
 		}
 		return object
 	case reflect.Slice:
 		if mergeKey != "" {
-			return c.mergedList(element(t.Elem()), mergeKey, patch)
+			return c.mergedList(podspec.Element(t.Elem()), mergeKey, patch)
 		}
 		list := []any{}
 		for range c.IntN(3) {
-			list = append(list, c.value(element(t.Elem()), "", false))
+			list = append(list, c.value(podspec.Element(t.Elem()), "", false))
 		}
 		return list
 	case reflect.String:
@@ -828,7 +829,7 @@ func (c chance) value(t reflect.Type, mergeKey string, patch bool) any {
 }
 
 func (c chance) mergedList(t reflect.Type, mergeKey string, patch bool) []any {
-	key, _ := jsonField(t, mergeKey)
+	key, _ := podspec.Field(t, mergeKey)
 	list, replaces := []any{}, patch && c.oneIn(10)
 	for i := range 3 {
 		var id any = string(rune('a' + i))
@@ -838,10 +839,10 @@ func (c chance) mergedList(t reflect.Type, mergeKey string, patch bool) []any {
 		switch {
 		case c.oneIn(2):
 		case patch && c.oneIn(4):
-			list = append(list, map[string]any{mergeKey: id, patchDirective: deleteIt})
+			list = append(list, map[string]any{mergeKey: id, podspec.PatchDirective: podspec.DeleteIt})
 		default:
 			var item map[string]any
-			for item == nil || item[patchDirective] != nil {
+			for item == nil || item[podspec.PatchDirective] != nil {
 				item = c.object(t, patch && !replaces)
 			}
 			item[mergeKey] = id
@@ -850,7 +851,7 @@ func (c chance) mergedList(t reflect.Type, mergeKey string, patch bool) []any {
 	}
 	c.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	if replaces {
-		list = append(list, map[string]any{patchDirective: replaceIt})
+		list = append(list, map[string]any{podspec.PatchDirective: podspec.ReplaceIt})
 	}
 	return list
 }
@@ -888,20 +889,20 @@ func uniqueKeys(value any, t reflect.Type) bool {
 		return true
 	}
 	for key, value := range object {
-		f, found := jsonField(t, key)
+		f, found := podspec.Field(t, key)
 		if !found {
 			continue
 		}
-		of, seen := element(f.Type), map[string]bool{}
+		of, seen := podspec.Element(f.Type), map[string]bool{}
 		if !uniqueKeys(value, of) {
 			return false
 		}
 		list, _ := value.([]any)
 		for _, item := range list {
-			if of.Kind() == reflect.Slice && !uniqueKeys(item, element(of.Elem())) {
+			if of.Kind() == reflect.Slice && !uniqueKeys(item, podspec.Element(of.Elem())) {
 				return false
 			}
-			if mergeKey := mergeKeyOf(f); mergeKey != "" {
+			if mergeKey := podspec.MergeKey(f); mergeKey != "" {
 				object, _ := item.(map[string]any)
 				if id := fmt.Sprint(object[mergeKey]); seen[id] {
 					return false

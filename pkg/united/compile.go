@@ -25,6 +25,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/podspec"
 	"github.com/berth-project/berth/pkg/sites"
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -228,9 +229,9 @@ func compileTemplate(t *v1beta1.SubsetTemplate, path *field.Path) (template *Tem
 	k := templatesOf(t)[0]
 	at := path.Child(k.field, "spec")
 	if k.spec != nil {
-		errs = append(errs, subset.ValidateFields(template.Spec, k.spec, at)...)
+		errs = append(errs, podspec.ValidateFields(template.Spec, k.spec, at)...)
 	} else {
-		errs = append(errs, subset.ValidateFields(podTemplate, podTemplateType, at.Child("template"))...)
+		errs = append(errs, podspec.ValidateFields(podTemplate, podTemplateType, at.Child("template"))...)
 	}
 	return template, podTemplate, errs
 }
@@ -294,7 +295,7 @@ func validateMetadata(metadata map[string]any, path *field.Path) field.ErrorList
 			known[name] = value
 		}
 	}
-	errs := subset.ValidateFields(known, reflect.TypeFor[metav1.ObjectMeta](), path)
+	errs := podspec.ValidateFields(known, reflect.TypeFor[metav1.ObjectMeta](), path)
 	if len(errs) > 0 {
 		return errs
 	}
@@ -363,10 +364,10 @@ func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorL
 		errs = append(errs, field.Invalid(path.Child("name"), spec.Name, message))
 	}
 	if compiled.Term != nil {
-		_, termErrs := subset.CompileTerm(compiled.Term, path.Child("nodeSelectorTerm"))
+		_, termErrs := podspec.CompileTerm(compiled.Term, path.Child("nodeSelectorTerm"))
 		errs = append(errs, termErrs...)
 	}
-	errs = append(errs, subset.ValidateTolerations(spec.Tolerations, path.Child("tolerations"))...)
+	errs = append(errs, podspec.ValidateTolerations(spec.Tolerations, path.Child("tolerations"))...)
 	if target, at := spec.TargetCluster, path.Child("targetCluster"); target != nil {
 		compiled.Cluster, compiled.ClusterNamespace = target.Name, target.Namespace
 		for _, message := range content.IsDNS1123Subdomain(target.Name) {
@@ -389,7 +390,7 @@ func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorL
 	patch, patchErrs := objectOf(spec.Patch, path.Child("patch"))
 	if len(patch) > 0 {
 		compiled.PatchText = string(bytes.TrimSpace(spec.Patch.Raw))
-		patchErrs = append(patchErrs, subset.ValidatePatch(patch, podTemplateType, path.Child("patch"))...)
+		patchErrs = append(patchErrs, podspec.ValidatePatch(patch, podTemplateType, path.Child("patch"))...)
 	}
 	return compiled, append(errs, patchErrs...)
 }
@@ -607,12 +608,12 @@ func validatePods(selector labels.Selector, template map[string]any, templatePat
 			mismatched = mismatched || !matchesBare(spec.Name)
 			continue
 		}
-		if len(subset.ValidatePatch(patch, podTemplateType, at)) > 0 {
+		if len(podspec.ValidatePatch(patch, podTemplateType, at)) > 0 {
 			continue // compileSubset says so
 		}
 		patched, err := patchTemplate(template, patch)
 		if err != nil {
-			if len(subset.ValidateFields(template, podTemplateType, nil)) == 0 { // otherwise the template may be at fault
+			if len(podspec.ValidateFields(template, podTemplateType, nil)) == 0 { // otherwise the template may be at fault
 				errs = append(errs, field.Invalid(at, field.OmitValueType{}, fmt.Sprintf("on the pod template: %v", err)))
 			}
 			continue
@@ -642,11 +643,11 @@ func patchTemplate(template, patch map[string]any) (map[string]any, error) {
 // validatePatched checks a pod template with a patch. What is wrong without the patch as well is not the patch's fault.
 func validatePatched(patched, template map[string]any, name string, path *field.Path) field.ErrorList {
 	was := map[string]bool{}
-	for _, err := range subset.ValidateFields(template, podTemplateType, nil) {
+	for _, err := range podspec.ValidateFields(template, podTemplateType, nil) {
 		was[err.Error()] = true
 	}
 	var errs field.ErrorList
-	for _, err := range subset.ValidateFields(patched, podTemplateType, nil) {
+	for _, err := range podspec.ValidateFields(patched, podTemplateType, nil) {
 		if !was[err.Error()] {
 			errs = append(errs, field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("on the pod template: %v", err)))
 		}

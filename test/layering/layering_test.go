@@ -34,6 +34,12 @@ var forbidden = map[string]map[string]string{
 		"k8s.io/":          "it compares names and times",
 		module + "pkg/crd": "two models with different vocabularies ask it",
 	},
+	"pkg/podspec": {
+		"k8s.io/client-go":    "it takes objects that somebody else has read",
+		"k8s.io/kubernetes":   "it is used by programs that are no scheduler",
+		module + "pkg/crd":    "it knows what the API server refuses in a pod, and nothing of Berth's kinds",
+		module + "pkg/subset": "models ask it, and not the other way round",
+	},
 	"pkg/subset": {
 		"k8s.io/client-go":               "the model has no client; move the reading to the adapter",
 		"k8s.io/kubernetes":              "the model is used by programs that are no scheduler",

@@ -1,45 +1,43 @@
-package subset
+package podspec
 
 import (
-	stdjson "encoding/json"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // The directive of strategic merge patches that a patch may have. Keys that begin with $ are never fields of an object.
 const (
-	patchDirective = "$patch"
+	PatchDirective = "$patch"
 
-	deleteIt  = "delete"
-	replaceIt = "replace"
+	// DeleteIt and ReplaceIt are its values.
+	DeleteIt  = "delete"
+	ReplaceIt = "replace"
 )
 
-func isDirective(key string) bool { return key == patchDirective || isMadeByClients(key) }
+// IsDirective is true for a key that is no field of an object.
+func IsDirective(key string) bool { return key == PatchDirective || isMadeByClients(key) }
 
 // isMadeByClients is true for a directive that clients compute for a patch, and nobody writes by hand. A patch must not have it.
 func isMadeByClients(key string) bool {
 	return key == "$retainKeys" || strings.HasPrefix(key, "$setElementOrder/") || strings.HasPrefix(key, "$deleteFromPrimitiveList/")
 }
 
-var (
-	podType     = reflect.TypeFor[corev1.Pod]()
-	podSpecType = reflect.TypeFor[corev1.PodSpec]()
-	decodesJSON = reflect.TypeFor[stdjson.Unmarshaler]()
-)
+var decodesJSON = reflect.TypeFor[json.Unmarshaler]()
 
-// jsonField is the field with this JSON name in a struct or in a struct embedded in it. Like the API server, and unlike JSON decoders, it is
+// Field is the field with this JSON name in a struct or in a struct embedded in it. Like the API server, and unlike JSON decoders, it is
 // case-sensitive.
-func jsonField(t reflect.Type, name string) (reflect.StructField, bool) {
+func Field(t reflect.Type, name string) (reflect.StructField, bool) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if tag == "" && f.Anonymous {
-			if inner, found := jsonField(f.Type, name); found {
+			if inner, found := Field(f.Type, name); found {
 				return inner, true
 			}
 		}
@@ -50,11 +48,12 @@ func jsonField(t reflect.Type, name string) (reflect.StructField, bool) {
 	return reflect.StructField{}, false
 }
 
-// mergeKeyOf is the key by which elements of the field, a list, are merged. It is empty for a list that a patch replaces as a whole. A pod has no
+// MergeKey is the key by which elements of the field, a list, are merged. It is empty for a list that a patch replaces as a whole. A pod has no
 // list of plain values that is merged.
-func mergeKeyOf(f reflect.StructField) string { return f.Tag.Get("patchMergeKey") }
+func MergeKey(f reflect.StructField) string { return f.Tag.Get("patchMergeKey") }
 
-func element(t reflect.Type) reflect.Type {
+// Element is the type that a pointer, or a pointer to one, points to, and any other type itself.
+func Element(t reflect.Type) reflect.Type {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -91,33 +90,33 @@ const (
 )
 
 func (c *shapeCheck) invalid(path *field.Path, value any, message string) {
-	c.errs = append(c.errs, field.Invalid(path, scalar(value), message))
+	c.errs = append(c.errs, field.Invalid(path, Scalar(value), message))
 }
 
 // object checks the fields of a struct.
 func (c *shapeCheck) object(object map[string]any, t reflect.Type, path *field.Path, how mergeMode) {
 	within := how
-	if object[patchDirective] == replaceIt {
+	if object[PatchDirective] == ReplaceIt {
 		within = replaced
 	}
-	for _, key := range sortedKeys(object) {
+	for _, key := range slices.Sorted(maps.Keys(object)) {
 		if strings.HasPrefix(key, "$") {
 			c.directive(object, key, path, how)
 			continue
 		}
-		f, found := jsonField(t, key)
+		f, found := Field(t, key)
 		if !found {
 			c.invalid(path.Child(key), nil, "unknown field; check its spelling")
 			continue
 		}
 		if object[key] != nil { // null removes the field
-			c.value(object[key], f.Type, mergeKeyOf(f), path.Child(key), within)
+			c.value(object[key], f.Type, MergeKey(f), path.Child(key), within)
 		}
 	}
 }
 
 func (c *shapeCheck) value(value any, t reflect.Type, mergeKey string, path *field.Path, how mergeMode) {
-	t = element(t)
+	t = Element(t)
 	if reflect.PointerTo(t).Implements(decodesJSON) {
 		c.leaf(value, t, path)
 		return
@@ -139,7 +138,7 @@ func (c *shapeCheck) value(value any, t reflect.Type, mergeKey string, path *fie
 		case !ok:
 			c.invalid(path, value, "must be a list")
 		case mergeKey != "" && how == merged:
-			c.mergedList(list, element(t.Elem()), mergeKey, path)
+			c.mergedList(list, Element(t.Elem()), mergeKey, path)
 		default:
 			c.replacedList(list, t.Elem(), path)
 		}
@@ -150,9 +149,9 @@ func (c *shapeCheck) value(value any, t reflect.Type, mergeKey string, path *fie
 
 // mapping checks a map, whose keys may be anything.
 func (c *shapeCheck) mapping(object map[string]any, t reflect.Type, path *field.Path, how mergeMode) {
-	for _, key := range sortedKeys(object) {
+	for _, key := range slices.Sorted(maps.Keys(object)) {
 		switch {
-		case isDirective(key):
+		case IsDirective(key):
 			c.directive(object, key, path, how)
 		case object[key] != nil:
 			c.value(object[key], t.Elem(), "", path.Key(key), replaced)
@@ -174,7 +173,7 @@ func (c *shapeCheck) replacedList(list []any, t reflect.Type, path *field.Path) 
 func (c *shapeCheck) mergedList(list []any, t reflect.Type, mergeKey string, path *field.Path) {
 	how := merged
 	for _, item := range list {
-		if object, ok := item.(map[string]any); ok && object[patchDirective] == replaceIt {
+		if object, ok := item.(map[string]any); ok && object[PatchDirective] == ReplaceIt {
 			how = replaced
 		}
 	}
@@ -186,20 +185,20 @@ func (c *shapeCheck) mergedList(list []any, t reflect.Type, mergeKey string, pat
 			c.invalid(at, item, "must be an object")
 			continue
 		}
-		directive, directed := object[patchDirective]
-		if directed && directive == replaceIt {
+		directive, directed := object[PatchDirective]
+		if directed && directive == ReplaceIt {
 			if len(object) > 1 {
-				c.invalid(at.Child(patchDirective), directive, "must stand alone: {$patch: replace} is an element by itself, and replaces the whole list by the other elements")
+				c.invalid(at.Child(PatchDirective), directive, "must stand alone: {$patch: replace} is an element by itself, and replaces the whole list by the other elements")
 			}
 			continue
 		}
-		if directed && directive != deleteIt {
-			c.errs = append(c.errs, field.NotSupported(at.Child(patchDirective), fmt.Sprint(directive), []string{deleteIt, replaceIt}))
+		if directed && directive != DeleteIt {
+			c.errs = append(c.errs, field.NotSupported(at.Child(PatchDirective), fmt.Sprint(directive), []string{DeleteIt, ReplaceIt}))
 			continue
 		}
 		rest := object
 		if directed {
-			rest = withoutKey(object, patchDirective)
+			rest = withoutKey(object, PatchDirective)
 		}
 		c.object(rest, t, at, how)
 		key := object[mergeKey]
@@ -208,7 +207,7 @@ func (c *shapeCheck) mergedList(list []any, t reflect.Type, mergeKey string, pat
 			c.errs = append(c.errs, field.Required(at.Child(mergeKey), "tells which element of the pod's list to patch"))
 		case directed:
 		case seen[fmt.Sprint(key)]:
-			c.errs = append(c.errs, field.Duplicate(at.Child(mergeKey), scalar(key)))
+			c.errs = append(c.errs, field.Duplicate(at.Child(mergeKey), Scalar(key)))
 		default:
 			seen[fmt.Sprint(key)] = true
 		}
@@ -221,9 +220,9 @@ func (c *shapeCheck) directive(object map[string]any, key string, path *field.Pa
 	switch {
 	case how == replaced:
 		c.errs = append(c.errs, field.Forbidden(at, "has no effect inside a value that the patch replaces as a whole; remove it"))
-	case key == patchDirective:
-		if object[key] != deleteIt && object[key] != replaceIt {
-			c.errs = append(c.errs, field.NotSupported(at, fmt.Sprint(object[key]), []string{deleteIt, replaceIt}))
+	case key == PatchDirective:
+		if object[key] != DeleteIt && object[key] != ReplaceIt {
+			c.errs = append(c.errs, field.NotSupported(at, fmt.Sprint(object[key]), []string{DeleteIt, ReplaceIt}))
 		}
 	case isMadeByClients(key):
 		c.errs = append(c.errs, field.Forbidden(at, "a patch may have no other directive than $patch; set fields that the pod is not to have to null"))
@@ -235,9 +234,9 @@ func (c *shapeCheck) directive(object map[string]any, key string, path *field.Pa
 // leaf checks a value without fields.
 func (c *shapeCheck) leaf(value any, t reflect.Type, path *field.Path) {
 	if reflect.PointerTo(t).Implements(decodesJSON) || t.Kind() == reflect.Slice || t.Kind() == reflect.Float64 {
-		content, err := stdjson.Marshal(value)
+		content, err := json.Marshal(value)
 		if err == nil {
-			err = stdjson.Unmarshal(content, reflect.New(t).Interface())
+			err = json.Unmarshal(content, reflect.New(t).Interface())
 		}
 		if err != nil {
 			c.invalid(path, value, err.Error())
@@ -247,7 +246,7 @@ func (c *shapeCheck) leaf(value any, t reflect.Type, path *field.Path) {
 	switch t.Kind() {
 	case reflect.String:
 		if _, ok := value.(string); !ok {
-			c.invalid(path, value, mustBeString(value))
+			c.invalid(path, value, MustBeString(value))
 		}
 	case reflect.Bool:
 		if _, ok := value.(bool); !ok {
@@ -261,7 +260,8 @@ func (c *shapeCheck) leaf(value any, t reflect.Type, path *field.Path) {
 	}
 }
 
-func mustBeString(value any) string {
+// MustBeString is the message for a value that is no string.
+func MustBeString(value any) string {
 	switch value.(type) {
 	case int64, float64, bool:
 		return "must be a string; put it in quotes"
@@ -270,8 +270,8 @@ func mustBeString(value any) string {
 	}
 }
 
-// scalar is a value as error messages show it: objects, lists and null are left out.
-func scalar(value any) any {
+// Scalar is a value as error messages show it: objects, lists and null are left out.
+func Scalar(value any) any {
 	switch value.(type) {
 	case string, int64, float64, bool:
 		return value
@@ -288,68 +288,4 @@ func withoutKey(object map[string]any, key string) map[string]any {
 		}
 	}
 	return rest
-}
-
-// settle is a copy of a part of a patch, of type t, that the merge handles well. The merge copies parts that are new to the pod as they are, so
-// settle follows or drops the directives in them. For an object to delete, the merge would leave an empty one.
-func settle(patch, pod map[string]any, t reflect.Type) map[string]any {
-	settled := make(map[string]any, len(patch))
-	for key, value := range patch {
-		if key == patchDirective {
-			if pod != nil {
-				settled[key] = value
-			}
-			continue
-		}
-		var mergeKey string
-		var of reflect.Type
-		if t.Kind() == reflect.Struct {
-			if f, found := jsonField(t, key); found {
-				mergeKey, of = mergeKeyOf(f), element(f.Type)
-			}
-		}
-		object, isObject := value.(map[string]any)
-		list, isList := value.([]any)
-		switch {
-		case value == nil || isObject && object[patchDirective] == deleteIt:
-			if pod != nil {
-				settled[key] = nil
-			}
-		case isObject && of != nil:
-			settled[key] = settle(object, child(pod, key), of)
-		case isList && mergeKey != "":
-			settled[key] = settleList(list, pod[key], element(of.Elem()), mergeKey)
-		default:
-			settled[key] = runtime.DeepCopyJSONValue(value)
-		}
-	}
-	return settled
-}
-
-func settleList(patch []any, pod any, t reflect.Type, mergeKey string) []any {
-	deleted, replaces := map[any]bool{}, false
-	for _, item := range patch {
-		object, _ := item.(map[string]any)
-		switch object[patchDirective] {
-		case deleteIt:
-			deleted[object[mergeKey]] = true
-		case replaceIt:
-			replaces = true
-		}
-	}
-	settled := []any{}
-	for _, item := range patch {
-		object, _ := item.(map[string]any)
-		_, directed := object[patchDirective]
-		switch {
-		case directed && pod == nil:
-		case directed:
-			settled = append(settled, runtime.DeepCopyJSON(object))
-		case replaces || deleted[object[mergeKey]]:
-			settled = append(settled, settle(object, nil, t))
-		default:
-			settled = append(settled, settle(object, elementOf(pod, mergeKey, object[mergeKey]), t))
-		}
-	}
-	return settled
 }
