@@ -1,11 +1,13 @@
 package workloadspread_test
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
@@ -56,23 +58,41 @@ func TestAPodBeyondAllQuotasToleratesWhatItsTemplateTolerates(t *testing.T) {
 	}
 }
 
-// TestAProfileWithoutPreScoreSchedulesPodsOfNoSpread: without PreScore nothing says that such a pod needs no score.
-func TestAProfileWithoutPreScoreSchedulesPodsOfNoSpread(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		p := openPort(t, "subsets: [{name: a, maxReplicas: 1}]", func(profile *schedulerconfig.KubeSchedulerProfile) {
-			profile.Plugins.PreScore.Disabled = append(profile.Plugins.PreScore.Disabled, schedulerconfig.Plugin{Name: workloadspread.Name})
-		}, nodeOf("a"), nodeOf("b"))
-		p.pod("bare", func(pod *corev1.Pod) { pod.OwnerReferences = nil })
-		p.pod("within")
-		p.pod("beyond")
-		p.cycles()
-		for _, name := range []string{"within", "beyond"} {
-			if p.get(name).Spec.NodeName == "" {
-				t.Errorf("%s has no node", name)
-			}
-		}
-		if n := p.cyclesOf("bare"); n != 1 { // the client of these tests does not know its bind
-			t.Errorf("bare had %d cycles", n)
-		}
-	})
+// TestEveryProfileThatTheCheckPassesSchedulesPods: a profile may leave out PreScore, Score and the gate. Without PreScore nothing says that a pod of no spread needs no
+// score.
+func TestEveryProfileThatTheCheckPassesSchedulesPods(t *testing.T) {
+	is := func(name string) func(schedulerconfig.Plugin) bool {
+		return func(p schedulerconfig.Plugin) bool { return p.Name == name }
+	}
+	disable := func(at *schedulerconfig.PluginSet) {
+		at.Enabled = slices.DeleteFunc(at.Enabled, is(workloadspread.Name))
+		at.Disabled = append(at.Disabled, schedulerconfig.Plugin{Name: workloadspread.Name})
+	}
+	for name, change := range map[string]func(*schedulerconfig.Plugins){
+		"without PreScore": func(at *schedulerconfig.Plugins) { disable(&at.PreScore) },
+		"without Score":    func(at *schedulerconfig.Plugins) { disable(&at.Score) },
+		"without both":     func(at *schedulerconfig.Plugins) { disable(&at.PreScore); disable(&at.Score) },
+		"without the gate": func(at *schedulerconfig.Plugins) {
+			at.MultiPoint.Enabled = append(slices.DeleteFunc(at.MultiPoint.Enabled, is(workloadspread.GateName)), schedulerconfig.Plugin{Name: names.SchedulingGates})
+			at.MultiPoint.Disabled = slices.DeleteFunc(at.MultiPoint.Disabled, is(names.SchedulingGates))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				p := openPort(t, "subsets: [{name: a, maxReplicas: 1}]", func(profile *schedulerconfig.KubeSchedulerProfile) { change(profile.Plugins) }, nodeOf("a"), nodeOf("b"))
+				p.pod("bare", func(pod *corev1.Pod) { pod.OwnerReferences = nil })
+				p.pod("within")
+				p.pod("beyond")
+				p.cycles()
+				for _, name := range []string{"within", "beyond"} {
+					if p.get(name).Spec.NodeName == "" {
+						t.Errorf("%s has no node", name)
+					}
+				}
+				if n := p.cyclesOf("bare"); n != 1 { // the client of these tests does not know its bind
+					t.Errorf("bare had %d cycles", n)
+				}
+			})
+		})
+	}
 }
