@@ -60,7 +60,7 @@ func newObjects(live client.Reader) *objects {
 			return nil, fmt.Errorf("reading the metadata of %s %s: %w", key.kind.Kind, key.name, err)
 		}
 		return object, nil
-	}, nil)
+	})
 }
 
 // ancestryOf reads the owner chain of a pod. A read that fails leaves the chain open. The guard then asks the budget, which reports what is wrong.

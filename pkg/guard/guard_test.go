@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -461,27 +460,6 @@ func TestManyRequestsShareReadingsThatBeginAfterThem(t *testing.T) {
 	<-r.ask(t.Context(), "ns").done // a later request causes another read
 	if n := began.Load(); n != 4 {
 		t.Errorf("%d reads, want 4", n)
-	}
-}
-
-// TestListsOfManyBudgetsPause: requests that ask during the pause share the next list.
-func TestListsOfManyBudgetsPause(t *testing.T) {
-	for budgets, wantReads := range map[int]int32{fewBudgets: 10, fewBudgets + 1: 2} {
-		synctest.Test(t, func(t *testing.T) {
-			var reads atomic.Int32
-			lists := newShared(func(context.Context, string) (*v1beta1.PodUnavailableBudgetList, error) {
-				reads.Add(1)
-				time.Sleep(100 * time.Millisecond)
-				return &v1beta1.PodUnavailableBudgetList{Items: make([]v1beta1.PodUnavailableBudget, budgets)}, nil
-			}, pauseAfter)
-			for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-				lists.ask(t.Context(), "ns")
-			}
-			if got := reads.Load(); got < wantReads || got > wantReads+1 {
-				t.Errorf("%d budgets are listed %d times in a second, want %d", budgets, got, wantReads)
-			}
-			time.Sleep(time.Second) // the last list ends
-		})
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
@@ -57,6 +58,9 @@ func (h *podHandler) Handle(asked context.Context, review admission.Request) adm
 	}
 	start := h.clock.Now()
 	verdict, err := h.guard.Decide(ctx, *request)
+	if apierrors.HasStatusCause(err, census.TooMuch) { // the tenant's doing, and no fault of the API server
+		verdict, err = budget.Verdict{Reason: v1beta1.ReasonContended, Message: "the budgets of pod " + request.Pod.Name + " could not be checked: " + err.Error()}, nil
+	}
 	decisionSeconds.Observe(h.clock.Since(start).Seconds())
 	logger := klog.FromContext(ctx)
 	switch {

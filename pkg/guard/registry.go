@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,23 +37,7 @@ func newRegistry(live client.Reader, revision string) *registry {
 			return nil, fmt.Errorf("listing the budgets of namespace %s: %w", namespace, err)
 		}
 		return budgets, nil
-	}, pauseAfter)
-}
-
-const (
-	// fewBudgets are listed at any rate.
-	fewBudgets = 20
-	// longestPause is half a second, so that a request gets its answer in time.
-	longestPause = 500 * time.Millisecond
-)
-
-// pauseAfter bounds what a namespace with many large budgets costs the API server and this process: lists of them take at most a quarter of the time. Requests
-// that come meanwhile share the next list.
-func pauseAfter(budgets *v1beta1.PodUnavailableBudgetList, took time.Duration) time.Duration {
-	if len(budgets.Items) <= fewBudgets {
-		return 0
-	}
-	return min(3*took, longestPause)
+	})
 }
 
 // candidate is a budget that may cover a pod.

@@ -26,6 +26,9 @@ type Options struct {
 	AnswerTimeout time.Duration
 }
 
+// longestList is how long a list waits. A decision may need three, one after the other, within DefaultAnswerTimeout.
+const longestList = 2 * time.Second
+
 // ShortestExpiry is the minimum time after which a ledger entry may expire, if the API server ends requests after requestTimeout. The last request that
 // relies on an entry may use up the webhook's timeout and its own. The entry must still exist then. So the minimum is the sum of the webhook's timeout of
 // 10 seconds, requestTimeout and one second. The second allows for a controller that sees an entry a little before its webhook knows that it was written.
@@ -44,12 +47,16 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 			return fmt.Errorf("watching %s: %w", what, err)
 		}
 	}
-	g := New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetCache(), opts)
+	live, err := census.NewReader(mgr, longestList)
+	if err != nil {
+		return err
+	}
+	g := New(mgr.GetClient(), live, mgr.GetCache(), opts)
 	g.teller = newTeller(mgr.GetEventRecorder("berth-controller"), g.clock)
 	register(endpoint.BudgetPods, &admission.Webhook{Handler: &podHandler{
-		guard: g, decoder: admission.NewDecoder(mgr.GetScheme()), live: mgr.GetAPIReader(), clock: g.clock,
+		guard: g, decoder: admission.NewDecoder(mgr.GetScheme()), live: live, clock: g.clock,
 	}})
-	register(endpoint.Evictions, &admission.Webhook{Handler: &evictionMarker{guard: g, live: mgr.GetAPIReader()}})
+	register(endpoint.Evictions, &admission.Webhook{Handler: &evictionMarker{guard: g, live: live}})
 	register(endpoint.Budgets, conversion.Admission(v1beta1.GroupVersion, admission.WithValidator(mgr.GetScheme(), (&budgetValidator{
 		budgets: g.committed, policies: g.policies, census: g.lines.store.census, looks: make(chan struct{}, mostLooks),
 	}).reviews())))

@@ -12,8 +12,6 @@ import (
 // request gets the result of a read that began before it asked.
 type shared[K comparable, V any] struct {
 	read func(context.Context, K) (V, error)
-	// pause is how long to wait after a read before the next one of the same thing begins. Nil is no wait.
-	pause func(read V, took time.Duration) time.Duration
 
 	mu sync.Mutex
 	// readings has a key for each thing that is being read. The value is the next read, for requests that have asked since the current one began. It is
@@ -28,8 +26,8 @@ type reading[V any] struct {
 	err   error
 }
 
-func newShared[K comparable, V any](read func(context.Context, K) (V, error), pause func(V, time.Duration) time.Duration) *shared[K, V] {
-	return &shared[K, V]{read: read, pause: pause, readings: map[K]*reading[V]{}}
+func newShared[K comparable, V any](read func(context.Context, K) (V, error)) *shared[K, V] {
+	return &shared[K, V]{read: read, readings: map[K]*reading[V]{}}
 }
 
 // ask starts a read, or joins one that starts later.
@@ -53,16 +51,12 @@ func (s *shared[K, V]) ask(ctx context.Context, key K) *reading[V] {
 func (s *shared[K, V]) serve(ctx context.Context, key K, next *reading[V]) {
 	for next != nil {
 		readCtx, cancel := context.WithTimeout(ctx, readTimeout)
-		began := time.Now()
 		next.err = panics.ToError(readCtx, func() (err error) {
 			next.value, err = s.read(readCtx, key)
 			return err
 		})
 		cancel()
 		close(next.done)
-		if s.pause != nil && next.err == nil {
-			wait(ctx, s.pause(next.value, time.Since(began)))
-		}
 		next = s.next(key)
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
@@ -312,11 +313,19 @@ func (c *Census) list(ctx context.Context, count *Count, namespace, atLeast stri
 	return pods, nil
 }
 
+// unmatchable selects nothing. labels.Nothing cannot be sent to the API server: as a query it is empty, and selects everything.
+var unmatchable = labels.NewSelector().Add(requirement(selection.Exists), requirement(selection.DoesNotExist))
+
+func requirement(operator selection.Operator) labels.Requirement {
+	r, _ := labels.NewRequirement(v1beta1.ProtectedLabel, operator, nil) // it is valid
+	return *r
+}
+
 // date finds the revision at which a budget has no pods. Removing entries from the ledger needs it, so that no older list of pods is counted once the
-// budget has pods again. A selector that selects nothing cannot be sent to the API server: as a query it is empty, and selects everything.
+// budget has pods again. A limit would not do in place of a selector: an API server that answers from its memory may list all pods.
 func (c *Census) date(ctx context.Context, count *Count, namespace, atLeast string) error {
 	options := notOlderThan(atLeast, namespace)
-	options.Limit = 1
+	options.LabelSelector = unmatchable
 	var list corev1.PodList
 	if err := c.read(ctx, &list, options); err != nil {
 		return fmt.Errorf("asking for the revision of the pods of namespace %s: %w", namespace, err)

@@ -31,6 +31,9 @@ type Options struct {
 	Name string
 }
 
+// longestList is how long a list waits for those before it of the same namespace. A reconciliation may take 30 s.
+const longestList = 20 * time.Second
+
 // Setup adds the controller of PodUnavailableBudgets to the manager. The manager's scheme must have the types of pkg/crd/policy/v1beta1. Setup uses the
 // context only until it returns.
 func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
@@ -43,11 +46,15 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 	if _, err := mgr.GetCache().GetInformer(ctx, census.NewNode()); err != nil {
 		return fmt.Errorf("watching nodes: %w", err)
 	}
+	live, err := census.NewReader(mgr, longestList)
+	if err != nil {
+		return err
+	}
 	r := &reconciler{
 		cached: mgr.GetCache(),
-		live:   mgr.GetAPIReader(),
+		live:   live,
 		writer: mgr.GetClient(),
-		census: census.New(mgr.GetAPIReader(), mgr.GetClient().SubResource("scale"), mgr.GetCache(), clock.RealClock{}),
+		census: census.New(live, mgr.GetClient().SubResource("scale"), mgr.GetCache(), clock.RealClock{}),
 		events: mgr.GetEventRecorder("berth-controller"),
 		clock:  clock.RealClock{},
 		seen:   newSeenEntries(clock.RealClock{}),
