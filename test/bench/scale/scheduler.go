@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -54,7 +55,7 @@ func newScheduler(ctx context.Context, url string, withPlugins bool, bindTimeout
 	if withPlugins {
 		for _, c := range configuration.Profiles[0].PluginConfig {
 			if args, ok := c.Args.(*workloadspread.Args); ok {
-				args.BindTimeout = bindTimeout
+				args.BindTimeout = &metav1.Duration{Duration: bindTimeout}
 			}
 		}
 		options = append(options, scheduler.WithProfiles(configuration.Profiles...), scheduler.WithFrameworkOutOfTreeRegistry(p.registry()))
