@@ -138,6 +138,9 @@ func (k *kubelet) consider(ctx context.Context, pod *corev1.Pod) error {
 		return nil
 	}
 	p, err := k.start(ctx, pod)
+	if err != nil && k.isGone(ctx, pod) {
+		return nil // with what it needs
+	}
 	if err != nil {
 		return fmt.Errorf("starting %s: %w", pod.Name, err)
 	}
@@ -149,6 +152,12 @@ func (k *kubelet) consider(ctx context.Context, pod *corev1.Pod) error {
 		return p.kill()
 	}
 	return nil
+}
+
+// isGone is true if somebody has deleted the pod.
+func (k *kubelet) isGone(ctx context.Context, pod *corev1.Pod) bool {
+	now, err := k.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	return apierrors.IsNotFound(err) || err == nil && (now.UID != pod.UID || now.DeletionTimestamp != nil)
 }
 
 // kill kills all processes at once, and starts none until revive. Their pods stay, and the cluster takes them for running.
@@ -353,7 +362,7 @@ func (k *kubelet) fill(ctx context.Context, pod *corev1.Pod, volume *corev1.Volu
 	write := func(name string, content []byte) error { return os.WriteFile(filepath.Join(dir, name), content, 0o600) }
 	configMap := func(name string) error {
 		// Kubernetes creates a namespace's kube-root-ca.crt a moment after the namespace.
-		object, err := untilFound(ctx, func(ctx context.Context) (*corev1.ConfigMap, error) {
+		object, err := untilFound(ctx, k, pod, func(ctx context.Context) (*corev1.ConfigMap, error) {
 			return k.client.CoreV1().ConfigMaps(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
 		})
 		if err != nil {
@@ -370,7 +379,7 @@ func (k *kubelet) fill(ctx context.Context, pod *corev1.Pod, volume *corev1.Volu
 	case volume.ConfigMap != nil:
 		return configMap(volume.ConfigMap.Name)
 	case volume.Secret != nil:
-		object, err := untilFound(ctx, func(ctx context.Context) (*corev1.Secret, error) {
+		object, err := untilFound(ctx, k, pod, func(ctx context.Context) (*corev1.Secret, error) {
 			return k.client.CoreV1().Secrets(pod.Namespace).Get(ctx, volume.Secret.SecretName, metav1.GetOptions{})
 		})
 		if err != nil {
@@ -402,11 +411,11 @@ func (k *kubelet) fill(ctx context.Context, pod *corev1.Pod, volume *corev1.Volu
 	return fmt.Errorf("of a kind that is not known here: %+v", volume.VolumeSource)
 }
 
-// untilFound reads an object and waits until it exists.
-func untilFound[T any](ctx context.Context, get func(context.Context) (T, error)) (object T, err error) {
+// untilFound reads an object that a pod needs, and waits until it exists or the pod is gone. Until then no other pod starts.
+func untilFound[T any](ctx context.Context, k *kubelet, pod *corev1.Pod, get func(context.Context) (T, error)) (object T, err error) {
 	waited := wait.PollUntilContextTimeout(ctx, look, harness.Timeout, true, func(ctx context.Context) (bool, error) {
 		object, err = get(ctx)
-		return !apierrors.IsNotFound(err), nil
+		return !apierrors.IsNotFound(err) || k.isGone(ctx, pod), nil
 	})
 	return object, errors.Join(waited, err)
 }
