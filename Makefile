@@ -1,5 +1,5 @@
-# Everything the project needs is built from Go modules pinned in go.mod and hack/tools; nothing else is installed. `make help` lists the
-# targets.
+# Everything the project needs is built from Go modules pinned in go.mod and hack/tools; nothing else is installed. `make help` lists
+# the targets that most people need, and `make help-all` the others.
 
 GO ?= go
 BIN := $(CURDIR)/bin
@@ -48,11 +48,22 @@ CONTROL_PLANE := $(addprefix $(LINE_BIN)/,etcd kube-apiserver kube-controller-ma
 
 .DEFAULT_GOAL := help
 
+# FIRST are the targets that a newcomer needs.
+FIRST := demo sandbox build test generate lint
+
 .PHONY: help
-help: ## seconds | List the targets.
-	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} \
-		/^[a-z-]+:.*## / {split($$2, said, " [|] "); printf "  %-18s %-14s %s\n", $$1, said[1], said[2]}' $(MAKEFILE_LIST)
-	@printf '\nOn two cores. The first target that needs the control plane builds it as well, once; README.md says how long that takes.\n'
+help: ## seconds | List the targets that most people need.
+	@awk -v first=' $(FIRST) ' $(LIST_TARGETS) $(MAKEFILE_LIST)
+	@printf '\nOn two cores. The first target that needs the control plane builds it as well, once; README.md says how long that takes.\nAll targets: make help-all\n'
+
+.PHONY: help-all
+help-all: ## seconds | List all targets.
+	@awk $(LIST_TARGETS) $(MAKEFILE_LIST)
+
+define LIST_TARGETS
+'BEGIN {FS = ":.*## "} /^##@ / && !first {printf "\n%s\n", substr($$0, 5)} \
+	/^[a-z-]+:.*## / && (!first || index(first, " " $$1 " ")) {split($$2, said, " [|] "); printf "  %-18s %-14s %s\n", $$1, said[1], said[2]}'
+endef
 
 ##@ Run
 
@@ -458,6 +469,7 @@ bench-scale: ## minutes | Measure the scheduler's plugin with 5,000 spreads, 100
 .PHONY: lint
 lint: $(BIN)/golangci-lint lint-prose ## minutes | Run the linters.
 	$(BIN)/golangci-lint run ./...
+	hack/commit-msg.sh
 
 .PHONY: lint-prose
 lint-prose: $(BIN)/vale ## seconds | Check the prose of the documents by the rules in hack/vale.
