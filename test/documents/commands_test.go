@@ -97,9 +97,9 @@ func testNames(t *testing.T) []string {
 	return names
 }
 
-// TestTheMapNamesEveryDocument checks that docs/README.md links every document. Tutorials and docs/api have their own index.
+// TestTheMapNamesEveryDocument checks that docs/README.md links every document. Tutorials, docs/api and docs/decisions have their own index.
 func TestTheMapNamesEveryDocument(t *testing.T) {
-	index := read(t, path("docs", "README.md"))
+	index, decisions := read(t, path("docs", "README.md")), read(t, path("docs", "decisions", "README.md"))
 	for _, file := range documents(t) {
 		name := relative(file)
 		inDocs, err := filepath.Rel(path("docs"), file)
@@ -110,6 +110,10 @@ func TestTheMapNamesEveryDocument(t *testing.T) {
 		case name == "docs/README.md" || strings.HasPrefix(name, ".github/"):
 		case filepath.Dir(inDocs) == "tutorials" && filepath.Base(file) != "README.md": // TestIndexNamesEveryTutorial
 		case filepath.Dir(inDocs) == "api" && filepath.Base(file) != "README.md": // docs/api/README.md names them
+		case filepath.Dir(inDocs) == "decisions" && filepath.Base(file) != "README.md":
+			if !strings.Contains(decisions, "]("+filepath.Base(file)+")") {
+				t.Errorf("docs/decisions/README.md does not name %s", name)
+			}
 		case !strings.Contains(index, "]("+filepath.ToSlash(inDocs)+")"):
 			t.Errorf("docs/README.md does not name %s", name)
 		}
