@@ -44,6 +44,8 @@ type Child struct {
 	Trial int32
 	// Revision is the value of v1beta1.RevisionLabel.
 	Revision string
+	// PodOwner is the value of v1beta1.OwnerLabel in its pod template. It stays if the child is taken over: another one would replace all pods.
+	PodOwner string
 	// PatchText is the value of v1beta1.SubsetPatchAnnotation.
 	PatchText string
 	// Partition that its spec has.

@@ -136,9 +136,11 @@ func (p *Policy) Render(w Wanted, t *Template, revision, apiVersion string, owne
 	}
 	maps.Copy(labels, podLabels)
 	if s.Cluster != "" {
-		elsewhere := map[string]string{v1beta1.OwnerLabel: string(owner.UID), v1alpha1.HubLabel: "true"}
-		maps.Copy(labels, elsewhere)
-		maps.Copy(podLabels, elsewhere)
+		labels[v1beta1.OwnerLabel], labels[v1alpha1.HubLabel] = string(owner.UID), "true"
+		podLabels[v1beta1.OwnerLabel], podLabels[v1alpha1.HubLabel] = string(owner.UID), "true"
+		if w.Child != nil && w.Child.PodOwner != "" {
+			podLabels[v1beta1.OwnerLabel] = w.Child.PodOwner
+		}
 	}
 	if p.Adaptive != nil && p.Adaptive.Reserve {
 		podLabels[v1beta1.ReservedPodLabel] = "false"

@@ -343,7 +343,8 @@ func (r *reconciler) publishWaiting(ctx context.Context, ud *v1beta1.UnitedDeplo
 	return err
 }
 
-// concerned are the UnitedDeployments that a change in another cluster may concern: the one that it names, or all with children in other clusters if the state of the cluster has changed.
+// concerned are the UnitedDeployments that a change in another cluster may concern: the one that it names, or all with children in other clusters if the state of the cluster has changed, or if it names none that exists: pods
+// of a child that was taken over have the label of the earlier one.
 func (r *reconciler) concerned(change members.Change) (requests []reconcile.Request) {
 	owner, isState := change.Labels[v1beta1.OwnerLabel], change.Workload == (types.NamespacedName{})
 	adoptable := change.Labels[v1alpha1.AdoptLabel] == "true"
@@ -355,8 +356,13 @@ func (r *reconciler) concerned(change members.Change) (requests []reconcile.Requ
 		klog.Background().Error(err, "Listing UnitedDeployments from the cache; they see the change of a cluster late", "cluster", change.Member)
 	}
 	for i := range all.Items {
-		if ud := &all.Items[i]; string(ud.UID) == owner || (isState || adoptable) && isFederated(ud) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(ud)})
+		ud := &all.Items[i]
+		request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(ud)}
+		if string(ud.UID) == owner && !adoptable {
+			return []reconcile.Request{request}
+		}
+		if isFederated(ud) {
+			requests = append(requests, request)
 		}
 	}
 	return requests

@@ -306,7 +306,7 @@ func (r *reconciler) observe(ctx context.Context, in *cluster, object client.Obj
 	trial, _ := strconv.ParseInt(annotations[v1beta1.TrialAnnotation], 10, 32) // 0 for what is not a number
 	c := &child{in: in, object: object, Child: model.Child{
 		Kind: kind, Cluster: in.name, Name: object.GetName(), UID: object.GetUID(),
-		Subset: subsetOf(object), Revision: labels[v1beta1.RevisionLabel], PatchText: annotations[v1beta1.SubsetPatchAnnotation],
+		Subset: subsetOf(object), Revision: labels[v1beta1.RevisionLabel], PatchText: annotations[v1beta1.SubsetPatchAnnotation], PodOwner: podLabelsOf(object)[v1beta1.OwnerLabel],
 		Created: object.GetCreationTimestamp().Time, Deleting: !object.GetDeletionTimestamp().IsZero(),
 		Trial: max(int32(trial), 0), ByOrdinal: workload.ByOrdinal(kind),
 	}}
