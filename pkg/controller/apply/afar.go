@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -28,6 +29,18 @@ const (
 
 // Complaint is what an error of another cluster says, as far as it is quoted.
 func Complaint(err error) string { return frame.AtMost(longestComplaint, err.Error()) }
+
+// Members are the members of a federation. No method waits for one.
+type Members interface {
+	// Known is true once all members have been tried. Until then, one that is not ready or not in List may well answer.
+	Known(ctx context.Context) bool
+	// List is what is known of all members.
+	List() []members.Status
+	// Client writes to a member, and reads from its API server.
+	Client(name string) (client.Client, error)
+	// Cache reads workloads and pods with the label of the hub. Workloads may lack the spec of their pods.
+	Cache(name string) (client.Reader, error)
+}
 
 // Afar is what goes on in the members of a federation for the objects of a controller. Nobody waits for a slow member. R is what a read finds, and W how writes end. The zero value is ready.
 type Afar[R, W any] struct {

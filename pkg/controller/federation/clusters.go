@@ -13,24 +13,6 @@ import (
 	"github.com/berth-project/berth/pkg/members"
 )
 
-// clusters are the members of a hub.
-type clusters struct{ *members.Set }
-
-var _ Members = clusters{}
-
-// List implements Members.
-func (c clusters) List() []Member {
-	var all []Member
-	for _, status := range c.Set.List() {
-		m := Member{Name: status.Name, Identity: string(status.Identity), Reachable: status.State == members.Ready, Since: status.Since, Lives: status.State.Lives(), Cordoned: status.Cordon == members.Cordoned, Drained: status.Cordon == members.Drained, Room: status.Room}
-		if status.State != members.Unreachable { // the message of that changes with each attempt
-			m.Why = status.Message
-		}
-		all = append(all, m)
-	}
-	return all
-}
-
 // concerned are the FederatedReplicaSets that a change in a cluster may concern: the one with the name of the ReplicaSet, or all if the state of the cluster has changed.
 func concerned(hub client.Reader) func(members.Change) []reconcile.Request {
 	return func(change members.Change) (all []reconcile.Request) {

@@ -22,36 +22,22 @@ import (
 	"github.com/berth-project/berth/pkg/podstate"
 )
 
-// Members are the clusters. No method waits for a cluster.
+// Members are the clusters.
 type Members interface {
-	// Known is true once all clusters have been tried. Until then, one that is not reachable or not in List may well answer.
-	Known(ctx context.Context) bool
-	// List is what is known of all clusters.
-	List() []Member
-	// Client writes to a cluster, and reads from its API server.
-	Client(name string) (client.Client, error)
-	// Cache reads ReplicaSets and pods with v1alpha1.HubLabel. ReplicaSets may lack the spec of their pods.
-	Cache(name string) (client.Reader, error)
+	apply.Members
 	// ReplicaSet is one that Cache has, by namespace/name, or nil. It is shared, and must not be changed.
 	ReplicaSet(name, key string) (*appsv1.ReplicaSet, error)
 }
 
-// Member is a cluster.
-type Member struct {
-	Name string
-	// Identity is the same for the same cluster. Empty if it is not known.
-	Identity string
-	// Reachable is true if the cluster answers and its cache is complete. Since is when that changed last.
-	Reachable bool
-	Since     time.Time
-	// Lives is true if the cluster is not down, and refuses the hub.
-	Lives bool
-	// Why says what somebody has to do before the cluster is reachable. Empty if it only does not answer.
-	Why string
-	// Cordoned is true if the cluster gets no more replicas, and Drained if those that it has move to others.
-	Cordoned, Drained bool
-	// Room is what Berth in the cluster has reported. Nil if it has reported nothing.
-	Room *model.Room
+// memberOf is what the model is told about a cluster, without what runs there.
+func memberOf(s *members.Status) model.Member {
+	m := model.Member{
+		Name: s.Name, Identity: string(s.Identity), Reachable: s.State == members.Ready, Since: s.Since, Lives: s.State.Lives(), Cordoned: s.Cordon == members.Cordoned, Drained: s.Cordon == members.Drained, Room: s.Room,
+	}
+	if s.State != members.Unreachable { // the message of that changes with each attempt
+		m.Why = s.Message
+	}
+	return m
 }
 
 // from says where ReplicaSets and pods are read.
@@ -84,8 +70,7 @@ func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplic
 	var errands []members.Errand
 	for i, m := range known {
 		l, of := &all[i], members.Errand{Object: client.ObjectKeyFromObject(frs), Member: m.Name}
-		l.Member = model.Member{Name: m.Name, Identity: m.Identity, Reachable: m.Reachable, Since: m.Since, Lives: m.Lives, Why: m.Why, Cordoned: m.Cordoned, Drained: m.Drained, Room: m.Room}
-		if !m.Reachable {
+		if l.Member = memberOf(&known[i]); !l.Reachable {
 			continue
 		}
 		live := from != theCaches // nobody waits for anything there

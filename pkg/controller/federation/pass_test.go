@@ -39,7 +39,7 @@ type fleet struct {
 	mu       sync.Mutex
 	all      map[types.NamespacedName]*v1alpha1.FederatedReplicaSet
 	clusters map[string]*fleetMember
-	list     []Member
+	list     []members.Status
 	writes   atomic.Int64
 	decoded  sync.Map
 }
@@ -54,7 +54,7 @@ type fleetMember struct {
 var _ Members = &fleet{}
 
 func (f *fleet) Known(context.Context) bool                { return true }
-func (f *fleet) List() []Member                            { return f.list }
+func (f *fleet) List() []members.Status                    { return f.list }
 func (f *fleet) Client(name string) (client.Client, error) { return f.clusters[name], nil }
 func (f *fleet) Cache(name string) (client.Reader, error)  { return f.clusters[name].cache, nil }
 func (f *fleet) ReplicaSet(name, key string) (*appsv1.ReplicaSet, error) {
@@ -213,7 +213,7 @@ func newFleet(t testing.TB, clusters, workloads, replicasInEach int) (*fleet, *r
 			t.Fatal("the cache does not start")
 		}
 		f.clusters[name] = m
-		f.list = append(f.list, Member{Name: name, Reachable: true, Since: since})
+		f.list = append(f.list, members.Status{Name: name, State: members.Ready, Since: since})
 	}
 	for i := range workloads {
 		frs := &v1alpha1.FederatedReplicaSet{ObjectMeta: metav1.ObjectMeta{

@@ -193,7 +193,7 @@ func (r *reconciler) prime(ctx context.Context) error {
 			delete(r.primed, m.Name)
 			continue
 		}
-		if since, is := r.primed[m.Name]; !m.Reachable || is && since.Equal(m.Since) {
+		if since, is := r.primed[m.Name]; m.State != members.Ready || is && since.Equal(m.Since) {
 			continue
 		}
 		if shapes == nil {
@@ -367,8 +367,8 @@ func (r *reconciler) cascade(ctx context.Context, frs *v1alpha1.FederatedReplica
 }
 
 // deleteIn deletes the ReplicaSet in a cluster. It is written if there is none any more. A cluster that does not answer, and of which nothing is known, has none.
-func (r *reconciler) deleteIn(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, m Member) end {
-	if !m.Reachable {
+func (r *reconciler) deleteIn(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, m members.Status) end {
+	if m.State != members.Ready {
 		if slices.ContainsFunc(frs.Status.Clusters, func(c v1alpha1.ClusterStatus) bool { return c.Name == m.Name && max(c.Wanted, c.Replicas) > 0 }) {
 			return end{is: apply.Failed}
 		}

@@ -59,9 +59,9 @@ type cluster struct {
 	// server is what the hub reaches of it. Nil if that is api. The cache is not behind it.
 	server client.Client
 	pods   int
-	// cordoned and drained are what its ClusterProfile says.
-	cordoned, drained bool
-	has               *model.Room
+	// cordon is what its ClusterProfile says.
+	cordon members.Cordon
+	has    *model.Room
 }
 
 var _ Members = &world{}
@@ -70,10 +70,14 @@ func (w *world) Known(context.Context) bool {
 	return !slices.ContainsFunc(w.clusters, func(c *cluster) bool { return c.unheard })
 }
 
-func (w *world) List() (all []Member) {
+func (w *world) List() (all []members.Status) {
 	for _, c := range w.clusters {
 		if !c.unheard {
-			all = append(all, Member{Name: c.name, Reachable: !c.away, Since: c.since, Cordoned: c.cordoned, Drained: c.drained, Room: c.has})
+			status := members.Status{Name: c.name, State: members.Ready, Since: c.since, Cordon: c.cordon, Room: c.has}
+			if c.away {
+				status.State = members.Unreachable
+			}
+			all = append(all, status)
 		}
 	}
 	return all
@@ -699,7 +703,7 @@ func TestAClusterIsCordonedAndDrained(t *testing.T) {
 	w := newWorld(t, evenly, 100, 100, 100)
 	w.until(time.Minute)
 	c := w.cluster("c")
-	c.cordoned = true
+	c.cordon = members.Cordoned
 	w.change(func(frs *v1alpha1.FederatedReplicaSet) { frs.Spec.Replicas = ptr.To[int32](24) })
 	w.until(time.Minute)
 	w.expect("10 10 4")
@@ -710,7 +714,7 @@ func TestAClusterIsCordonedAndDrained(t *testing.T) {
 	w.change(func(frs *v1alpha1.FederatedReplicaSet) { frs.Spec.Replicas = ptr.To[int32](9) })
 	w.until(time.Minute)
 	w.expect("3 3 3")
-	c.cordoned, c.drained = false, true
+	c.cordon = members.Drained
 	for range 60 {
 		before := w.frs().Status.AvailableReplicas
 		w.do(w.reconcile())
@@ -727,7 +731,7 @@ func TestAClusterIsCordonedAndDrained(t *testing.T) {
 		t.Error("its ReplicaSet stays")
 	}
 	w.expect("5 4 0")
-	c.drained = false
+	c.cordon = ""
 	w.until(time.Minute)
 	w.expect("3 3 3")
 }

@@ -25,18 +25,6 @@ import (
 	model "github.com/berth-project/berth/pkg/united"
 )
 
-// Members are the other clusters. No method waits for a cluster.
-type Members interface {
-	// Known is true once all clusters have been tried. Until then, one that is not ready or not in List may well answer.
-	Known(ctx context.Context) bool
-	// List is what is known of all clusters.
-	List() []members.Status
-	// Client writes to a cluster, and reads from its API server.
-	Client(name string) (client.Client, error)
-	// Cache reads workloads and pods with v1alpha1.HubLabel. Workloads may lack the spec of their pods.
-	Cache(name string) (client.Reader, error)
-}
-
 // memberKinds are the kinds of children in other clusters.
 var memberKinds = []schema.GroupKind{model.DeploymentKind, model.StatefulSetKind}
 

@@ -41,7 +41,7 @@ type reconciler struct {
 	// live reads from the API server.
 	live client.Reader
 	// members are the other clusters. Nil if this one is no hub.
-	members Members
+	members apply.Members
 	events  events.EventRecorder
 	clock   clock.PassiveClock
 	// ownership says whether Berth is to serve UnitedDeployments.
