@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -48,8 +47,8 @@ func Compile(frs *v1alpha1.FederatedReplicaSet) (*Policy, field.ErrorList) {
 		TakeOver:      frs.Annotations[v1alpha1.TakeOverAnnotation] == "true",
 		Unschedulable: defaultUnschedulable, Retry: defaultRetry, Lost: sites.LostAfter,
 	}
-	errs := slices.Concat(notNegative(path.Child("replicas"), p.Replicas), notNegative(path.Child("minReadySeconds"), p.MinReadySeconds))
-	selector, selectorErrs := compileSelector(spec.Selector, path.Child("selector"))
+	errs := slices.Concat(subset.NotNegative(path.Child("replicas"), &p.Replicas), subset.NotNegative(path.Child("minReadySeconds"), &p.MinReadySeconds))
+	selector, selectorErrs := subset.CompileSelector(spec.Selector, path.Child("selector"), "the pods by a label of the template")
 	template, templateErrs := compileTemplate(spec.Template, path.Child("template"))
 	preferences, at, preferenceErrs := preferencesOf(frs)
 	errs = slices.Concat(errs, selectorErrs, templateErrs, preferenceErrs)
@@ -74,25 +73,6 @@ func ValidateUpdate(frs, old *v1alpha1.FederatedReplicaSet) field.ErrorList {
 	}
 	return field.ErrorList{field.Forbidden(field.NewPath("spec", "selector"),
 		"cannot be changed, because that of a ReplicaSet cannot; create another FederatedReplicaSet, and delete this one when its pods run")}
-}
-
-func notNegative(path *field.Path, value int32) field.ErrorList {
-	if value >= 0 {
-		return nil
-	}
-	return field.ErrorList{field.Invalid(path, value, "must not be negative")}
-}
-
-// compileSelector returns nil if there is an error.
-func compileSelector(spec *metav1.LabelSelector, path *field.Path) (labels.Selector, field.ErrorList) {
-	if spec == nil || len(spec.MatchLabels) == 0 && len(spec.MatchExpressions) == 0 {
-		return nil, field.ErrorList{field.Required(path, "must select the pods by a label of the template")}
-	}
-	selector, err := metav1.LabelSelectorAsSelector(spec)
-	if err != nil {
-		return nil, field.ErrorList{field.Invalid(path, metav1.FormatLabelSelector(spec), err.Error())}
-	}
-	return selector, nil
 }
 
 // compileTemplate returns nil if there is an error.
@@ -177,7 +157,7 @@ func compileClusters(spec map[string]v1alpha1.ClusterPreferences, path *field.Pa
 			}
 		}
 		bounds := Bounds{Min: of.MinReplicas, Max: ptr.Deref(of.MaxReplicas, allocation.Unlimited), Weight: of.Weight}
-		errs = slices.Concat(errs, notNegative(at.Child("minReplicas"), bounds.Min), notNegative(at.Child("maxReplicas"), bounds.Max), notNegative(at.Child("weight"), bounds.Weight))
+		errs = slices.Concat(errs, subset.NotNegative(at.Child("minReplicas"), &bounds.Min), subset.NotNegative(at.Child("maxReplicas"), &bounds.Max), subset.NotNegative(at.Child("weight"), &bounds.Weight))
 		if bounds.Max >= 0 && bounds.Min > bounds.Max {
 			errs = append(errs, field.Invalid(at.Child("minReplicas"), bounds.Min, "must not be greater than maxReplicas"))
 		}

@@ -110,5 +110,5 @@ func validateCompatibility(spread *v1beta1.WorkloadSpread) field.ErrorList {
 	if !found {
 		return nil
 	}
-	return oneOf(field.NewPath("metadata", "annotations").Key(v1beta1.CompatibilityAnnotation), v1beta1.Compatibility(asked), v1beta1.CompatibleWithKruise, v1beta1.NoCompatibility)
+	return OneOf(field.NewPath("metadata", "annotations").Key(v1beta1.CompatibilityAnnotation), v1beta1.Compatibility(asked), v1beta1.CompatibleWithKruise, v1beta1.NoCompatibility)
 }

@@ -297,24 +297,25 @@ func validateTarget(target *v1beta1.TargetReference, path *field.Path) field.Err
 
 func validateStrategy(policy *Policy, strategy *v1beta1.ScheduleStrategy, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	errs = append(errs, oneOf(path.Child("type"), policy.Strategy, v1beta1.FixedScheduleStrategy, v1beta1.AdaptiveScheduleStrategy)...)
-	errs = append(errs, oneOf(path.Child("quotaScope"), policy.Scope, v1beta1.RevisionQuotaScope, v1beta1.WorkloadQuotaScope)...)
-	errs = append(errs, oneOf(path.Child("whenFull"), policy.WhenFull, v1beta1.WhenFullSchedule, v1beta1.WhenFullWait)...)
-	errs = append(errs, oneOf(path.Child("podReplacementPolicy"), withDefault(strategy.PodReplacementPolicy, v1beta1.TerminationStarted), v1beta1.TerminationStarted, v1beta1.TerminationComplete)...)
-	errs = append(errs, oneOf(path.Child("binding"), policy.Binding, v1beta1.AutoBinding, v1beta1.LateBinding, v1beta1.EarlyBinding, v1beta1.GatedBinding)...)
+	errs = append(errs, OneOf(path.Child("type"), policy.Strategy, v1beta1.FixedScheduleStrategy, v1beta1.AdaptiveScheduleStrategy)...)
+	errs = append(errs, OneOf(path.Child("quotaScope"), policy.Scope, v1beta1.RevisionQuotaScope, v1beta1.WorkloadQuotaScope)...)
+	errs = append(errs, OneOf(path.Child("whenFull"), policy.WhenFull, v1beta1.WhenFullSchedule, v1beta1.WhenFullWait)...)
+	errs = append(errs, OneOf(path.Child("podReplacementPolicy"), withDefault(strategy.PodReplacementPolicy, v1beta1.TerminationStarted), v1beta1.TerminationStarted, v1beta1.TerminationComplete)...)
+	errs = append(errs, OneOf(path.Child("binding"), policy.Binding, v1beta1.AutoBinding, v1beta1.LateBinding, v1beta1.EarlyBinding, v1beta1.GatedBinding)...)
 	if adaptive := strategy.Adaptive; adaptive != nil {
 		adaptivePath := path.Child("adaptive")
 		if policy.Strategy != v1beta1.AdaptiveScheduleStrategy {
 			errs = append(errs, field.Forbidden(adaptivePath, "adaptive is only used with type: Adaptive; set the type or remove adaptive"))
 		}
-		errs = append(errs, oneOf(adaptivePath.Child("preemption"), withDefault(adaptive.Preemption, v1beta1.PreemptAfterLastSubset), v1beta1.PreemptAfterLastSubset, v1beta1.PreemptBeforeNextSubset)...)
-		errs = append(errs, notNegative(adaptivePath.Child("rescheduleCriticalSeconds"), adaptive.RescheduleCriticalSeconds)...)
-		errs = append(errs, notNegative(adaptivePath.Child("unschedulableLastSeconds"), adaptive.UnschedulableLastSeconds)...)
+		errs = append(errs, OneOf(adaptivePath.Child("preemption"), withDefault(adaptive.Preemption, v1beta1.PreemptAfterLastSubset), v1beta1.PreemptAfterLastSubset, v1beta1.PreemptBeforeNextSubset)...)
+		errs = append(errs, NotNegative(adaptivePath.Child("rescheduleCriticalSeconds"), adaptive.RescheduleCriticalSeconds)...)
+		errs = append(errs, NotNegative(adaptivePath.Child("unschedulableLastSeconds"), adaptive.UnschedulableLastSeconds)...)
 	}
 	return errs
 }
 
-func oneOf[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
+// OneOf refuses a value that is none of the allowed ones.
+func OneOf[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
 	for _, a := range allowed {
 		if value == a {
 			return nil
@@ -323,11 +324,24 @@ func oneOf[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
 	return field.ErrorList{field.NotSupported(path, value, allowed)}
 }
 
-func notNegative(path *field.Path, value *int32) field.ErrorList {
+// NotNegative refuses a number below 0. Nil is none.
+func NotNegative(path *field.Path, value *int32) field.ErrorList {
 	if value == nil || *value >= 0 {
 		return nil
 	}
 	return field.ErrorList{field.Invalid(path, *value, "must not be negative")}
+}
+
+// CompileSelector returns the selector of pods in a template, or an error. What it is for is part of the message if it is empty.
+func CompileSelector(spec *metav1.LabelSelector, path *field.Path, what string) (labels.Selector, field.ErrorList) {
+	if spec == nil || len(spec.MatchLabels) == 0 && len(spec.MatchExpressions) == 0 {
+		return nil, field.ErrorList{field.Required(path, "must select "+what)}
+	}
+	selector, err := metav1.LabelSelectorAsSelector(spec)
+	if err != nil {
+		return nil, field.ErrorList{field.Invalid(path, metav1.FormatLabelSelector(spec), err.Error())}
+	}
+	return selector, nil
 }
 
 func compileFilter(filter *v1beta1.TargetFilter, path *field.Path) (labels.Selector, field.ErrorList) {

@@ -2,6 +2,7 @@ package united
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -99,7 +100,7 @@ func Compile(ud *v1beta1.UnitedDeployment, path *field.Path) (*Policy, field.Err
 		InOrder:       spec.UpdateStrategy.Order == v1beta1.InOrderRollout,
 		History:       ptr.Deref(spec.RevisionHistoryLimit, defaultHistory),
 	}
-	errs := slices.Concat(notNegative(path.Child("replicas"), policy.Replicas), notNegative(path.Child("revisionHistoryLimit"), policy.History))
+	errs := slices.Concat(subset.NotNegative(path.Child("replicas"), &policy.Replicas), subset.NotNegative(path.Child("revisionHistoryLimit"), &policy.History))
 	selector, selectorErrs := compileSelector(spec.Selector, path.Child("selector"))
 	policy.Selector = selector
 	template, podTemplate, templateErrs := compileTemplate(&spec.Template, path.Child("template"))
@@ -184,30 +185,12 @@ func fieldsOf(kinds []templateKind) string {
 	return strings.Join(names, ", ")
 }
 
-func notNegative(path *field.Path, value int32) field.ErrorList {
-	if value >= 0 {
-		return nil
-	}
-	return field.ErrorList{field.Invalid(path, value, "must not be negative")}
-}
-
-func oneOf[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
-	if value == "" || slices.Contains(allowed, value) {
-		return nil
-	}
-	return field.ErrorList{field.NotSupported(path, value, allowed)}
-}
-
 // compileSelector returns nil if there is an error.
 func compileSelector(spec *metav1.LabelSelector, path *field.Path) (labels.Selector, field.ErrorList) {
-	if spec == nil || len(spec.MatchLabels) == 0 && len(spec.MatchExpressions) == 0 {
-		return nil, field.ErrorList{field.Required(path, "must select the pods of all children by a label of the pod template")}
+	selector, errs := subset.CompileSelector(spec, path, "the pods of all children by a label of the pod template")
+	if len(errs) > 0 {
+		return nil, errs
 	}
-	selector, err := metav1.LabelSelectorAsSelector(spec)
-	if err != nil {
-		return nil, field.ErrorList{field.Invalid(path, metav1.FormatLabelSelector(spec), err.Error())}
-	}
-	var errs field.ErrorList
 	requirements, _ := selector.Requirements()
 	for i := range requirements {
 		if key := requirements[i].Key(); key == v1beta1.RevisionLabel || key == v1beta1.ReservedPodLabel {
@@ -488,7 +471,7 @@ func validateReplicasTogether(subsets []Subset, path *field.Path) field.ErrorLis
 
 func compileStrategy(policy *Policy, spec *v1beta1.UnitedDeploymentSpec, path *field.Path) field.ErrorList {
 	strategy := &spec.Topology.ScheduleStrategy
-	errs := oneOf(path.Child("scheduleStrategy", "type"), strategy.Type, v1beta1.FixedScheduleStrategy, v1beta1.AdaptiveScheduleStrategy)
+	errs := subset.OneOf(path.Child("scheduleStrategy", "type"), cmp.Or(strategy.Type, v1beta1.FixedScheduleStrategy), v1beta1.FixedScheduleStrategy, v1beta1.AdaptiveScheduleStrategy)
 	isAdaptive, at := strategy.Type == v1beta1.AdaptiveScheduleStrategy, path.Child("scheduleStrategy", "adaptive")
 	if isAdaptive {
 		policy.Adaptive = &Adaptive{Critical: defaultCritical, Unschedulable: defaultUnschedulable, Lost: sites.LostAfter}
@@ -532,12 +515,12 @@ func compileSeconds(into *time.Duration, seconds *int32, path *field.Path) field
 		return nil
 	}
 	*into = time.Duration(*seconds) * time.Second
-	return notNegative(path, *seconds)
+	return subset.NotNegative(path, seconds)
 }
 
 func compileUpdate(policy *Policy, strategy *v1beta1.UpdateStrategy, path *field.Path) field.ErrorList {
-	errs := oneOf(path.Child("type"), strategy.Type, v1beta1.ManualUpdateStrategyType)
-	errs = append(errs, oneOf(path.Child("order"), strategy.Order, v1beta1.ParallelRollout, v1beta1.InOrderRollout)...)
+	errs := subset.OneOf(path.Child("type"), cmp.Or(strategy.Type, v1beta1.ManualUpdateStrategyType), v1beta1.ManualUpdateStrategyType)
+	errs = append(errs, subset.OneOf(path.Child("order"), cmp.Or(strategy.Order, v1beta1.ParallelRollout), v1beta1.ParallelRollout, v1beta1.InOrderRollout)...)
 	surge, surgeErrs := compileCount(ptr.To(ptr.Deref(strategy.MaxSurge, defaultSurge)), path.Child("maxSurge"))
 	errs = append(errs, surgeErrs...)
 	if surge.IsSet && surge.Value == 0 {
@@ -549,7 +532,7 @@ func compileUpdate(policy *Policy, strategy *v1beta1.UpdateStrategy, path *field
 	}
 	for _, name := range slices.Sorted(maps.Keys(strategy.ManualUpdate.Partitions)) {
 		at, partition := path.Child("manualUpdate", "partitions").Key(name), strategy.ManualUpdate.Partitions[name]
-		errs = append(errs, notNegative(at, partition)...)
+		errs = append(errs, subset.NotNegative(at, &partition)...)
 		i := slices.IndexFunc(policy.Subsets, func(s Subset) bool { return s.Name == name })
 		if i < 0 {
 			errs = append(errs, field.Invalid(at, name, "is not the name of a subset; correct or remove it"))
