@@ -97,6 +97,7 @@ var suites = map[string][]suite{
 	"pkg/controller/budget":     {{examples, []string{"./pkg/controller/budget"}}},
 	"pkg/controller/federation": {{examples, []string{"./pkg/controller/federation"}}},
 	"pkg/controller/sidecar":    {{examples, []string{"./pkg/controller/sidecar"}}},
+	"pkg/controller/united":     {{examples, []string{"./pkg/controller/united"}}},
 	"pkg/descheduler/cycle":     {{examples, []string{"./pkg/descheduler/cycle"}}},
 	"pkg/descheduler/guarded":   {{examples, []string{"./pkg/descheduler/guarded"}}},
 	"pkg/guard":                 {{examples, []string{"./pkg/guard"}}},
