@@ -48,7 +48,7 @@ func Compile(frs *v1alpha1.FederatedReplicaSet) (*Policy, field.ErrorList) {
 		Unschedulable: defaultUnschedulable, Retry: defaultRetry, Lost: sites.LostAfter,
 	}
 	errs := slices.Concat(subset.NotNegative(path.Child("replicas"), &p.Replicas), subset.NotNegative(path.Child("minReadySeconds"), &p.MinReadySeconds))
-	selector, selectorErrs := subset.CompileSelector(spec.Selector, path.Child("selector"), "the pods by a label of the template")
+	selector, selectorErrs := subset.CompileSelector(spec.Selector, path.Child("selector"), "must select the pods by a label of the template")
 	template, templateErrs := compileTemplate(spec.Template, path.Child("template"))
 	preferences, at, preferenceErrs := preferencesOf(frs)
 	errs = slices.Concat(errs, selectorErrs, templateErrs, preferenceErrs)

@@ -332,10 +332,10 @@ func NotNegative(path *field.Path, value *int32) field.ErrorList {
 	return field.ErrorList{field.Invalid(path, *value, "must not be negative")}
 }
 
-// CompileSelector returns the selector of pods in a template, or an error. What it is for is part of the message if it is empty.
-func CompileSelector(spec *metav1.LabelSelector, path *field.Path, what string) (labels.Selector, field.ErrorList) {
+// CompileSelector returns the selector of pods in a template, or an error: missing if it selects everything.
+func CompileSelector(spec *metav1.LabelSelector, path *field.Path, missing string) (labels.Selector, field.ErrorList) {
 	if spec == nil || len(spec.MatchLabels) == 0 && len(spec.MatchExpressions) == 0 {
-		return nil, field.ErrorList{field.Required(path, "must select "+what)}
+		return nil, field.ErrorList{field.Required(path, missing)}
 	}
 	selector, err := metav1.LabelSelectorAsSelector(spec)
 	if err != nil {

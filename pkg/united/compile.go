@@ -187,7 +187,7 @@ func fieldsOf(kinds []templateKind) string {
 
 // compileSelector returns nil if there is an error.
 func compileSelector(spec *metav1.LabelSelector, path *field.Path) (labels.Selector, field.ErrorList) {
-	selector, errs := subset.CompileSelector(spec, path, "the pods of all children by a label of the pod template")
+	selector, errs := subset.CompileSelector(spec, path, "must select the pods of all children by a label of the pod template")
 	if len(errs) > 0 {
 		return nil, errs
 	}
