@@ -2,6 +2,7 @@ package members
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,18 +14,18 @@ import (
 func TestNobodyWaitsForASlowErrand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		takes := map[string]time.Duration{"quick": 10 * time.Millisecond, "slow": 3 * time.Second, "silent": time.Hour}
-		var ended []string
-		e := Errands[string]{Ended: func(one Errand) { ended = append(ended, one.Member) }}
+		ended := make(chan string, 10)
+		e := Errands[string]{Ended: func(one Errand) { ended <- one.Member }}
 		names := []Errand{}
 		for _, member := range []string{"quick", "slow", "silent"} {
 			names = append(names, Errand{types.NamespacedName{Name: "web"}, member})
 		}
-		calls := 0
+		var calls atomic.Int32
 		each := func(within time.Duration, want ...string) {
 			t.Helper()
 			began := time.Now()
 			values := e.Each(t.Context(), names, func(ctx context.Context, i int) string {
-				calls++
+				calls.Add(1)
 				select {
 				case <-time.After(takes[names[i].Member]):
 					return "done"
@@ -47,13 +48,13 @@ func TestNobodyWaitsForASlowErrand(t *testing.T) {
 		}
 		each(DefaultPatience, "done", "", "")
 		each(takes["quick"], "done", "", "") // the others go on
-		if calls != 4 || e.Runs(names[0]) || !e.Runs(names[1]) || e.Late(names[1]) != nil {
-			t.Errorf("%d calls, %v", calls, e.all)
+		if calls.Load() != 4 || e.Runs(names[0]) || !e.Runs(names[1]) || e.Late(names[1]) != nil {
+			t.Errorf("%d calls, %v", calls.Load(), e.all)
 		}
 		time.Sleep(takes["slow"])
 		synctest.Wait()
 		if got := e.Late(names[1]); got == nil || *got != "done" || len(ended) != 1 || e.Runs(names[1]) || e.Late(names[1]) != nil {
-			t.Errorf("got %v, ended %v", got, ended)
+			t.Errorf("got %v, %d ended", got, len(ended))
 		}
 		takes["slow"] = 20 * time.Millisecond
 		each(takes["quick"], "done", "", "") // it was slow
