@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,6 +28,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/berth-project/berth/pkg/budget/census"
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
 func TestWhatPasses(t *testing.T) {
@@ -119,6 +123,27 @@ func TestErrorsThatPassAreAnsweredSoThatDrainsGoOn(t *testing.T) {
 				t.Errorf("got %+v, want a second and no cause, because no budget has refused it", response.Result.Details)
 			}
 		})
+	}
+}
+
+// TestANamespaceThatListsTooMuchIsRefused: with a reason of its own, because an alert goes by ServerUnavailable, and a tenant causes this as often as it likes.
+func TestANamespaceThatListsTooMuchIsRefused(t *testing.T) {
+	tooMuch := apierrors.NewTooManyRequests("the namespace lists too much", 0)
+	tooMuch.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: census.TooMuch}}
+	for _, of := range []client.ObjectList{&corev1.PodList{}, &v1beta1.PodUnavailableBudgetList{}} {
+		c := cluster(t, 3, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if reflect.TypeOf(list) == reflect.TypeOf(of) {
+				return tooMuch
+			}
+			return c.List(ctx, list, opts...)
+		}})
+		fine := cluster(t, 3, interceptor.Funcs{})
+		g := New(c, c, fine, Options{})
+		h := &podHandler{guard: g, decoder: admission.NewDecoder(scheme(t)), live: c, clock: g.clock}
+		if result := h.Handle(t.Context(), removal(t, 0)).Result; result.Code != http.StatusTooManyRequests || !strings.HasPrefix(result.Details.Causes[0].Message, "Contended: ") ||
+			!strings.Contains(result.Message, "lists too much") {
+			t.Errorf("%T: got %+v", of, result)
+		}
 	}
 }
 

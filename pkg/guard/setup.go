@@ -47,7 +47,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 			return fmt.Errorf("watching %s: %w", what, err)
 		}
 	}
-	live, err := census.NewReader(mgr, longestList)
+	live, err := census.NewReader(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()}, longestList)
 	if err != nil {
 		return err
 	}

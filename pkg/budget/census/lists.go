@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/lru"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -38,10 +37,10 @@ const TooMuch metav1.CauseType = "NamespaceListsTooMuch"
 // NewReader reads from the API server. It bounds what the lists of one namespace cost, whatever they list: a tenant decides how many pods and budgets there are,
 // how large they are, and how often somebody asks. A namespace that has used up its allowance lists one thing at a time, and its next list waits. After
 // longest the answer is 429 with the cause TooMuch. Lists of other namespaces go on. Each reader has a bound of its own.
-func NewReader(mgr ctrl.Manager, longest time.Duration) (client.Reader, error) {
-	config := rest.CopyConfig(mgr.GetConfig())
+func NewReader(config *rest.Config, options client.Options, longest time.Duration) (client.Reader, error) {
+	config = rest.CopyConfig(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return newLists(next, longest) })
-	reader, err := client.New(config, client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	reader, err := client.New(config, options)
 	if err != nil {
 		return nil, fmt.Errorf("making a client for lists: %w", err)
 	}

@@ -46,7 +46,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 	if _, err := mgr.GetCache().GetInformer(ctx, census.NewNode()); err != nil {
 		return fmt.Errorf("watching nodes: %w", err)
 	}
-	live, err := census.NewReader(mgr, longestList)
+	live, err := census.NewReader(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()}, longestList)
 	if err != nil {
 		return err
 	}
