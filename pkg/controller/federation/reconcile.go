@@ -46,8 +46,8 @@ type reconciler struct {
 	primed map[string]time.Time
 	// applied is what was applied last, of type types.NamespacedName to *apply.Memory; see appliedOf.
 	applied sync.Map
-	// Afar is what goes on in the clusters.
-	apply.Afar[seen, end]
+	// Remote is what goes on in the clusters.
+	apply.Remote[seen, end]
 	// warned is the generation of a FederatedReplicaSet for which an event named the clusters that do not exist, of type types.NamespacedName to warning.
 	warned sync.Map
 }

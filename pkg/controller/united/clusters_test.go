@@ -247,7 +247,7 @@ func TestAClusterThatDoesNotAnswerDelaysNoOther(t *testing.T) {
 				}
 				time.Sleep(time.Minute) // until nothing goes on any more
 			})
-			w.Afar = apply.Afar[*seen, *outcome]{}
+			w.Remote = apply.Remote[*seen, *outcome]{}
 			w.Reading.Patience, w.Writing.Patience = time.Hour, time.Hour
 			w.expect("a=3")
 			m.expectIn(t, "b=2")

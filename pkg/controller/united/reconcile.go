@@ -51,8 +51,8 @@ type reconciler struct {
 	// memories are of each UnitedDeployment, of type types.NamespacedName to *memory. A memory belongs to the worker that reconciles it.
 	memories sync.Map
 	told     frame.Pace
-	// Afar is what goes on in the other clusters.
-	apply.Afar[*seen, *outcome]
+	// Remote is what goes on in the other clusters.
+	apply.Remote[*seen, *outcome]
 	// orphaned are the UIDs of UnitedDeployments that are being deleted without their children, of type types.NamespacedName to types.UID.
 	orphaned sync.Map
 }

@@ -42,8 +42,8 @@ type Members interface {
 	Cache(name string) (client.Reader, error)
 }
 
-// Afar is what goes on in the members of a federation for the objects of a controller. Nobody waits for a slow member. R is what a read finds, and W how writes end. The zero value is ready.
-type Afar[R, W any] struct {
+// Remote is what goes on in the members of a federation for the objects of a controller. Nobody waits for a slow member. R is what a read finds, and W how writes end. The zero value is ready.
+type Remote[R, W any] struct {
 	Reading members.Errands[R]
 	Writing members.Errands[W]
 	// failing is since when requests fail, of type failure to time.Time.
@@ -56,43 +56,43 @@ type failure struct {
 }
 
 // Source queues an object when something ends in a member for which nobody waits any more.
-func (a *Afar[R, W]) Source() source.Source {
+func (m *Remote[R, W]) Source() source.Source {
 	return source.Func(func(_ context.Context, queue frame.Queue) error {
 		again := func(of members.Errand) { queue.Add(reconcile.Request{NamespacedName: of.Object}) }
-		a.Reading.Ended, a.Writing.Ended = again, again
+		m.Reading.Ended, m.Writing.Ended = again, again
 		return nil
 	})
 }
 
 // Runs is true if something goes on for which nobody waits any more.
-func (a *Afar[R, W]) Runs(of members.Errand) bool { return a.Reading.Runs(of) || a.Writing.Runs(of) }
+func (m *Remote[R, W]) Runs(of members.Errand) bool { return m.Reading.Runs(of) || m.Writing.Runs(of) }
 
 // Patient is how a request has ended, or a refusal if requests of its kind have failed for too long: the member answers and cannot store anything, for instance. Then others get what is due there.
-func (a *Afar[R, W]) Patient(of members.Errand, reads bool, is Result, now time.Time) Result {
+func (m *Remote[R, W]) Patient(of members.Errand, reads bool, is Result, now time.Time) Result {
 	key := failure{of, reads}
 	if is != Failed {
-		a.failing.Delete(key)
+		m.failing.Delete(key)
 		return is
 	}
-	if since, known := a.failing.LoadOrStore(key, now); known && now.Sub(since.(time.Time)) >= failsFor {
+	if since, known := m.failing.LoadOrStore(key, now); known && now.Sub(since.(time.Time)) >= failsFor {
 		return Refused
 	}
 	return is
 }
 
 // Answered is Patient for a read: Written if the member has answered.
-func (a *Afar[R, W]) Answered(of members.Errand, err error, now time.Time) Result {
+func (m *Remote[R, W]) Answered(of members.Errand, err error, now time.Time) Result {
 	if err == nil {
-		return a.Patient(of, true, Written, now)
+		return m.Patient(of, true, Written, now)
 	}
-	return a.Patient(of, true, Failed, now)
+	return m.Patient(of, true, Failed, now)
 }
 
 // Forget drops what is known about requests for an object that does not exist any more.
-func (a *Afar[R, W]) Forget(object types.NamespacedName) {
-	a.failing.Range(func(of, _ any) bool {
+func (m *Remote[R, W]) Forget(object types.NamespacedName) {
+	m.failing.Range(func(of, _ any) bool {
 		if of.(failure).Object == object {
-			a.failing.Delete(of)
+			m.failing.Delete(of)
 		}
 		return true
 	})
