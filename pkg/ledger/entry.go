@@ -311,14 +311,16 @@ func (l *Ledger) confirmBound(e *entry) {
 		e.record, e.slot, e.uncertain, e.search = subset.RecordOf(e.pod), "", nil, nil
 		return
 	}
-	probed := e.probeOf
+	wasWoken, probed := e.woken, e.probeOf
 	l.unwake(e)
 	l.dequeue(e)
 	e.stage = Bound
 	e.record, e.search = subset.RecordOf(e.pod), nil
 	before := e.holds()
 	freed := l.setSlots(e, l.classify(e), nil)
-	l.wakeFor(a, e.scope, freed)
+	if wasWoken || freed != 0 {
+		l.wakeFor(a, e.scope, freed)
+	}
 	l.wakeUnplaced(a, e.scope, e.holds()&^before)
 	l.passProbe(probed)
 }
