@@ -10,12 +10,17 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
@@ -145,5 +150,24 @@ func TestARefusedListSaysSo(t *testing.T) {
 	err = c.List(t.Context(), &v1beta1.PodUnavailableBudgetList{}, client.InNamespace("a"))
 	if !apierrors.IsTooManyRequests(err) || !apierrors.HasStatusCause(err, TooMuch) || !strings.Contains(err.Error(), "namespace a") || strings.Contains(err.Error(), "https") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestABudgetWithoutWorkloadListsNoPods: an API server that answers from its memory takes no limit, and the namespace may have thousands of pods.
+func TestABudgetWithoutWorkloadListsNoPods(t *testing.T) {
+	listed := 0
+	c := censusOf(t, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		err := c.List(ctx, list, opts...)
+		listed += meta.LenList(list)
+		return err
+	}}, &corev1.Pod{ObjectMeta: of("web-0", nil)})
+	policy, errs := budget.Compile(&v1beta1.PodUnavailableBudget{Spec: v1beta1.PodUnavailableBudgetSpec{
+		TargetReference: &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "missing"}, MaxUnavailable: ptr.To(intstr.FromInt32(1)),
+	}})
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	if _, err := c.Take(t.Context(), "ns", policy, ""); err != nil || listed > 0 {
+		t.Errorf("%d pods were listed, %v", listed, err)
 	}
 }
