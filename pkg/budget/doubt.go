@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/lru"
@@ -167,19 +168,27 @@ func runsOtherTag(container *corev1.Container, status *corev1.ContainerStatus) b
 }
 
 // lastWrite identifies the latest write of a field of the spec since a time, 0 if there is none. field is the field as managedFields name it. Both times are of
-// the API server's clock, which tells seconds: a write in the second of since may have been after it.
+// the API server's clock, which tells seconds: a write in the second of since may have been after it. It was the creation of the pod if requests of subresources
+// account for each change of the spec.
 //
 // If nobody knows who wrote what, as in some caches, any change of the spec counts, and lastWrite is its generation.
 func lastWrite(pod *corev1.Pod, field string, since time.Time) (latest int64) {
-	if !WasChanged(pod) {
+	changes := changesOf(pod)
+	if changes == 0 {
 		return 0
 	}
 	if len(pod.ManagedFields) == 0 {
 		return pod.Generation
 	}
 	for i := range pod.ManagedFields {
+		// An update that changes nothing is in no entry. An apply may be.
+		if entry := &pod.ManagedFields[i]; entry.Operation == metav1.ManagedFieldsOperationUpdate && (entry.Subresource == "resize" || entry.Subresource == "ephemeralcontainers") {
+			changes--
+		}
+	}
+	for i := range pod.ManagedFields {
 		entry := &pod.ManagedFields[i]
-		isSpec := entry.Subresource == "" || entry.Subresource == "resize" // and not, for instance, that of ephemeral containers
+		isSpec := entry.Subresource == "resize" || entry.Subresource == "" && (changes > 0 || !entry.Time.Equal(&pod.CreationTimestamp)) // and not, for instance, ephemeral containers
 		if isSpec && entry.Time != nil && entry.FieldsV1 != nil && !entry.Time.Time.Before(since) && bytes.Contains(entry.FieldsV1.Raw, []byte(`"`+field+`":`)) {
 			latest = max(latest, entry.Time.Unix())
 		}

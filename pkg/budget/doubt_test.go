@@ -22,7 +22,7 @@ func written(after time.Duration, subresource, fields string) func(*corev1.Pod) 
 		if len(p.ManagedFields) == 0 {
 			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(bound)})
 		}
-		p.ManagedFields = append(p.ManagedFields, metav1.ManagedFieldsEntry{Manager: fmt.Sprint(len(p.ManagedFields)), Subresource: subresource,
+		p.ManagedFields = append(p.ManagedFields, metav1.ManagedFieldsEntry{Manager: fmt.Sprint(len(p.ManagedFields)), Operation: metav1.ManagedFieldsOperationUpdate, Subresource: subresource,
 			Time: ptr.To(metav1.NewTime(bound.Add(after))), FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}})
 	}
 }
@@ -35,8 +35,9 @@ func runsMemory(amount string) func(*corev1.Pod) {
 }
 
 const (
-	fieldsOfAll   = `{"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:image":{},"f:resources":{}}}}}`
-	fieldsOfImage = `{"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:image":{}}}}}`
+	fieldsOfAll       = `{"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:image":{},"f:resources":{}}}}}`
+	fieldsOfImage     = `{"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:image":{}}}}}`
+	fieldsOfResources = `{"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:resources":{}}}}}`
 )
 
 // created is a pod of a controller, which wrote all fields before the pod got its node.
@@ -52,11 +53,14 @@ func TestOnlyAChangeThatMayRestartAContainerMakesItsPodDoubtful(t *testing.T) {
 		"two tags, and a container to debug":                                        {pod: pod(image("web:2"), created, written(time.Minute, "ephemeralcontainers", `{"f:spec":{"f:ephemeralContainers":{"k:{\"name\":\"debug\"}":{"f:image":{}}}}}`))},
 		"two tags, and a gate of somebody's was removed":                            {pod: pod(image("web:2"), created, written(0, "", `{"f:spec":{"f:schedulingGates":{}}}`))},
 		"two tags, and a toleration was added":                                      {pod: pod(image("web:2"), created, written(time.Minute, "", `{"f:spec":{"f:tolerations":{}}}`))},
-		"two tags, and a resize":                                                    {pod: pod(image("web:2"), created, written(time.Minute, "resize", `{"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:resources":{}}}}}`))},
+		"two tags, and a resize":                                                    {pod: pod(image("web:2"), created, written(time.Minute, "resize", fieldsOfResources))},
 		"two tags, and its kubelet reports it":                                      {pod: pod(image("web:2"), created, written(time.Minute, "status", `{"f:status":{"f:containerStatuses":{"k:{\"name\":\"main\"}":{"f:image":{}}}}}`))},
 		"another image before it has its node":                                      {pod: pod(image("web:2"), created, written(-time.Second, "", fieldsOfImage))},
 		"another image in the second in which it has got its node":                  {pod: pod(image("web:2"), created, written(0, "", fieldsOfImage)), want: "container main may restart for its new image"},
 		"another image":                                                             {pod: pod(image("web:2"), created, written(time.Second, "", fieldsOfImage)), want: "container main may restart for its new image"},
+		"a resize of a pod that was created and got its node in one second":         {pod: pod(image("web:2"), madeAt(0), written(0, "", fieldsOfAll), written(time.Minute, "resize", fieldsOfResources))},
+		"a resize and maybe another image in the second of the creation":            {pod: pod(image("web:2"), madeAt(0), written(0, "", fieldsOfAll), written(time.Minute, "resize", fieldsOfResources), generation(3)), want: "container main may restart for its new image"},
+		"another image in the second of the creation, and a resize that is none":    {pod: pod(image("web:2"), madeAt(0), written(0, "", fieldsOfAll), written(time.Minute, "resize", fieldsOfResources), applied), want: "container main may restart for its new image"},
 		"another image, and nobody knows who wrote it":                              {pod: pod(image("web:2")), want: "container main may restart for its new image"},
 		"another image, and the container has started long since":                   {pod: pod(image("web:2"), created, written(time.Second, "", fieldsOfImage), started(restartTime+2*time.Second))},
 		"another image, and the container has started by a clock that may be wrong": {pod: pod(image("web:2"), created, written(time.Second, "", fieldsOfImage), started(restartTime)), want: "container main has just started, and its node reports another image"},
@@ -96,6 +100,15 @@ func started(after time.Duration) func(*corev1.Pod) {
 // madeAt is when the pod was created, so long after it got its node.
 func madeAt(after time.Duration) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(bound.Add(after)) }
+}
+
+func generation(g int64) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Generation, p.Status.ObservedGeneration = g, g }
+}
+
+// applied has the last write be one by server-side apply, which is recorded even if it changes nothing.
+func applied(p *corev1.Pod) {
+	p.ManagedFields[len(p.ManagedFields)-1].Operation = metav1.ManagedFieldsOperationApply
 }
 
 func another(p *corev1.Pod) {

@@ -80,14 +80,19 @@ func observe(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) (_ Pod, d 
 	return Pod{Name: pod.Name, UID: pod.UID, State: state, Why: why, HandedOver: HandoverOf(pod) != nil}, d
 }
 
-// WasChanged is true if the spec of the pod has changed since its containers could start. Berth's scheduler changes a pod once before that, when it opens the
+// WasChanged is true if the spec of the pod has changed since its containers could start.
+func WasChanged(pod *corev1.Pod) bool { return changesOf(pod) > 0 }
+
+// changesOf is how often the spec of the pod has changed since its containers could start. Berth's scheduler changes a pod once before that, when it opens the
 // pod's gate. The removal of another gate is a change like any other; lastWrite tells what it has changed.
-func WasChanged(pod *corev1.Pod) bool {
-	if pod.Generation != 2 {
-		return pod.Generation > 2
+func changesOf(pod *corev1.Pod) int64 {
+	if pod.Generation < 2 {
+		return 0
 	}
-	picked := subset.AdmittedOf(pod)
-	return picked == nil || !picked.Opened
+	if picked := subset.AdmittedOf(pod); picked != nil && picked.Opened {
+		return pod.Generation - 2
+	}
+	return pod.Generation - 1
 }
 
 // stateOf is the state of a pod without doubts about it.
