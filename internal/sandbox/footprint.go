@@ -21,7 +21,7 @@ import (
 )
 
 // footprint is what the real nodes of the sandbox in a directory use of this machine outside of that directory: a bridge and cgroups, which have a hash of the
-// directory in their names, and processes and mounts, which have the directory in their arguments and paths. Containers outlive the sandbox if it is killed. The bridge is made
+// directory in their names, and processes and mounts, which have the directory in their arguments and paths. Containers outlive a sandbox that is killed until its cleaner has ended them. The bridge is made
 // first and removed last, so nothing is left where there is no bridge.
 type footprint struct {
 	// dir is absolute.
@@ -31,7 +31,7 @@ type footprint struct {
 // cleanTimeout bounds how long killed processes may take to go.
 const cleanTimeout = 20 * time.Second
 
-// CleanUp removes what real nodes of a sandbox in that directory have left on this machine because it was killed. It returns ErrInUse if the sandbox runs.
+// CleanUp removes what real nodes of a sandbox in that directory have left on this machine because it was killed together with its cleaner. It returns ErrInUse if the sandbox runs.
 func CleanUp(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -124,7 +124,7 @@ func delegate(groups ...string) error {
 	return nil
 }
 
-// cleanUp removes everything. It may be called again after an error.
+// cleanUp removes everything, and the directories of the components. It may be called again after an error.
 func (f footprint) cleanUp() error {
 	if !f.exists() {
 		return nil
@@ -142,6 +142,9 @@ func (f footprint) cleanUp() error {
 		return fmt.Errorf("removing cgroups: %w", err)
 	}
 	f.removeStrayFiles()
+	if err := os.RemoveAll(filepath.Join(f.dir, "instances")); err != nil {
+		return err
+	}
 	return run(ctx, "ip", "link", "delete", f.id())
 }
 
@@ -175,7 +178,7 @@ func (f footprint) killAll(ctx context.Context) error {
 	})
 }
 
-// owns is true if the process is in one of the cgroups, or is a shim or runc with the directory in its arguments. A zombie has no arguments, and is out of its cgroup.
+// owns is true if the process is in one of the cgroups, or is a program of a node with the directory in its arguments. A zombie has no arguments, and is out of its cgroup.
 func (f footprint) owns(pid int) bool {
 	proc := fmt.Sprintf("/proc/%d/", pid)
 	cgroups, _ := os.ReadFile(proc + "cgroup") // it may be gone
@@ -187,7 +190,7 @@ func (f footprint) owns(pid int) bool {
 	line, _ := os.ReadFile(proc + "cmdline")
 	program, args, _ := bytes.Cut(line, []byte{0})
 	name := filepath.Base(string(program))
-	return (name == "runc" || strings.HasPrefix(name, "containerd-shim")) && bytes.Contains(args, []byte(f.dir+"/instances/"))
+	return (name == "runc" || name == Kubelet || strings.HasPrefix(name, Containerd)) && bytes.Contains(args, []byte(f.dir+"/instances/"))
 }
 
 // unmountAll unmounts what is mounted below the directory, the innermost first.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 )
 
@@ -34,6 +35,7 @@ type Sandbox struct {
 	kubeconfig  []byte            // as written
 	ports       *portPool
 	footprint   footprint
+	stopCleaner func()  // nil without real nodes
 	network     network // of real nodes
 	launcher    *launcher
 	stopOnce    sync.Once
@@ -125,6 +127,9 @@ func (s *Sandbox) start(ctx context.Context, groups [][]part) error {
 	}
 	if s.config.Kubelets > 0 {
 		var err error
+		if s.stopCleaner, err = s.footprint.startCleaner(s.lock); err != nil {
+			return fmt.Errorf("starting the cleaner: %w", err)
+		}
 		if s.network, err = s.footprint.establish(ctx, s.config.Kubelets); err != nil {
 			return fmt.Errorf("preparing this machine for kubelets: %w", err)
 		}
@@ -464,14 +469,28 @@ func lockDir(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		lock.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%w: %s", ErrInUse, dir)
-		}
-		return nil, fmt.Errorf("locking %s: %w", dir, err)
+	// After the end of a sandbox with real nodes its cleaner may have the lock for a moment.
+	limit := time.Second
+	if (footprint{dir}).exists() {
+		limit = cleanTimeout
 	}
-	return lock, nil
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	err = wait.PollUntilContextCancel(ctx, probeInterval, true, func(context.Context) (bool, error) {
+		err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return false, nil
+		}
+		return true, err
+	})
+	if err == nil {
+		return lock, nil
+	}
+	lock.Close()
+	if wait.Interrupted(err) {
+		return nil, fmt.Errorf("%w: %s", ErrInUse, dir)
+	}
+	return nil, fmt.Errorf("locking %s: %w", dir, err)
 }
 
 // emptyDir removes what an earlier sandbox left, and nothing else.
@@ -502,6 +521,9 @@ func (s *Sandbox) cleanDir() {
 	_ = os.RemoveAll(s.pkiDir())
 	if current, err := os.ReadFile(s.config.Kubeconfig); err == nil && bytes.Equal(current, s.kubeconfig) {
 		_ = os.Remove(s.config.Kubeconfig)
+	}
+	if s.stopCleaner != nil {
+		s.stopCleaner()
 	}
 	_ = s.lock.Close()
 }
