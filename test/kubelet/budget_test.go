@@ -139,6 +139,66 @@ func TestAContainerThatEndsCountsAgainstTheBudget(t *testing.T) {
 	}
 }
 
+// TestAPodInACrashLoopIsMissingUntilItIsReplaced: also while its kubelet waits before the next start.
+func TestAPodInACrashLoopIsMissingUntilItIsReplaced(t *testing.T) {
+	w := newWorld(t, budget+workload{replicas: 3, pool: kept, grace: 1, args: []string{"--ready-after=1s"}}.yaml())
+	pods := w.ready(3)
+	w.counts(soon, 3, 1)
+	w.waitFor(soon, "a crash loop", func() string {
+		_ = w.ask(http.MethodPost, pods[0].Status.PodIP, "/exit") // nobody answers
+		if state := w.pod(pods[0].Name).Status.ContainerStatuses[0].State; state.Waiting == nil || state.Waiting.Reason != "CrashLoopBackOff" {
+			return fmt.Sprintf("%+v", state)
+		}
+		return ""
+	})
+	w.counts(soon, 2, 0)
+	w.refuses(pods[1].Name)
+	if err := w.evict(pods[0].Name); err != nil {
+		t.Errorf("the pod that does not serve: %v", err)
+	}
+	w.ready(3)
+	w.counts(soon, 3, 1)
+}
+
+// TestAChangeThatRestartsNothingCostsTheBudgetNothing, also if the image has several names on the node, so that the status of one of the pods never names the image of its spec.
+func TestAChangeThatRestartsNothingCostsTheBudgetNothing(t *testing.T) {
+	tags := sandbox.TaggedImages()
+	other := workload{replicas: 1, pool: kept, grace: 1, image: tags[1]}.yaml()
+	w := newWorld(t, budget+workload{replicas: 1, pool: kept, grace: 1, image: tags[0]}.yaml()+strings.NewReplacer("metadata: {name: web}", "metadata: {name: other}", "app: web}", "app: web, of: other}").Replace(other))
+	pods := w.ready(2)
+	w.counts(soon, 2, 1)
+	for _, pod := range pods {
+		patch := `{"spec": {"containers": [{"name": "web", "resources": {"requests": {"cpu": "2m"}}}]}}`
+		if _, err := the.Client.CoreV1().Pods(w.namespace).Patch(w.ctx, pod.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "resize"); err != nil {
+			t.Fatal(err)
+		}
+		patch = fmt.Sprintf(`{"spec": {"ephemeralContainers": [{"name": "debug", "image": %q}]}}`, sandbox.PauseImage)
+		if _, err := the.Client.CoreV1().Pods(w.namespace).Patch(w.ctx, pod.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "ephemeralcontainers"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	differs := false
+	for _, pod := range pods {
+		w.waitFor(soon, "a container to debug", func() string {
+			now := w.pod(pod.Name)
+			if statuses := now.Status.EphemeralContainerStatuses; len(statuses) == 0 || statuses[0].State.Running == nil || now.Status.ObservedGeneration < now.Generation {
+				return fmt.Sprintf("%+v", now.Status)
+			}
+			differs = differs || now.Status.ContainerStatuses[0].Image != now.Spec.Containers[0].Image
+			return ""
+		})
+	}
+	if !differs {
+		t.Error("no node reports another image, so this test proves nothing")
+	}
+	w.counts(soon, 2, 1) // a doubt would last for two minutes
+	for _, pod := range pods {
+		if restarts := w.pod(pod.Name).Status.ContainerStatuses[0].RestartCount; restarts != 0 {
+			t.Errorf("the container of %s was restarted", pod.Name)
+		}
+	}
+}
+
 // TestAResizeThatANodeHasNoRoomForCostsTheBudgetNothing: neither one that it can never carry out, nor one that waits.
 func TestAResizeThatANodeHasNoRoomForCostsTheBudgetNothing(t *testing.T) {
 	w := newWorld(t, budget+workload{replicas: 2, pool: kept, grace: 1, cpu: "50m"}.yaml())

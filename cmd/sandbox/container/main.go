@@ -57,7 +57,7 @@ func ended() <-chan os.Signal {
 }
 
 // serve answers / with the version of the image, which is in the environment, and /ready with 200 or 503. PUT and DELETE of /ready change that. POST /exit ends the program with
-// status 1.
+// status 1, and POST /exit?status=0 with status 0.
 func serve(args []string) {
 	flags := flag.NewFlagSet("serve", flag.ExitOnError)
 	address := flags.String("address", ":8080", "address to listen on")
@@ -85,7 +85,12 @@ func serve(args []string) {
 	})
 	http.HandleFunc("PUT /ready", func(http.ResponseWriter, *http.Request) { ready.Store(true) })
 	http.HandleFunc("DELETE /ready", func(http.ResponseWriter, *http.Request) { ready.Store(false) })
-	http.HandleFunc("POST /exit", func(http.ResponseWriter, *http.Request) { exit(fmt.Errorf("told to end")) })
+	http.HandleFunc("POST /exit", func(_ http.ResponseWriter, request *http.Request) {
+		if request.FormValue("status") == "0" {
+			os.Exit(0)
+		}
+		exit(fmt.Errorf("told to end"))
+	})
 	listener, err := listen(*address, *handOver)
 	if err != nil {
 		exit(err)
