@@ -230,6 +230,8 @@ generate: lines $(BIN)/controller-gen api-reference ## minutes | Regenerate deep
 
 # DOCUMENTS types the commands of the pages, and the other suites would change what these print. So it runs by itself, as ALONE does.
 DOCUMENTS := ./test/documents
+# NODES runs kubelets and containers, which have to answer in time. So it runs by itself too.
+NODES := ./test/kubelet
 # CONTROL_PLANES are all other packages of tests below test: on control planes, and of the repository. On a fresh clone no times are known, so the longest come first.
 CONTROL_PLANES = $(addprefix ./test/,integration budget install) $$($(GO) list ./test/... | grep -v -e /test/documents$$ -e /test/ui$$ -e /test/kubelet$$)
 # NEEDED are those that each change needs: for each part of the product the suites that have found faults.
@@ -254,6 +256,8 @@ test-all: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kw
 	ui=$$(hack/browser.sh >&2 && echo ./test/ui || echo "test/ui is left out, it needs a browser; see 'make test-ui'" >&2); \
 	$(SUITES) -packages="$(CONTROL_PLANES) $$ui" -- $(LEAN) -count=1 -timeout=60m -skip='$(ALONE)'
 	$(SUITES) -packages=./test/budget -- $(LEAN) -count=1 -timeout=10m -run='$(ALONE)' -args -slack=4
+	@if hack/containers.sh run; then $(MAKE) --no-print-directory kubelet && $(SUITES) -packages=$(NODES) -- $(LEAN) -count=1 -timeout=10m; \
+	else echo "test/kubelet is left out; see 'make test-kubelet'" >&2; fi
 	$(SUITES) -packages=$(DOCUMENTS) -- $(LEAN) -count=1 -timeout=30m
 
 # N is how often test-flaky runs each suite.
@@ -265,7 +269,7 @@ test-flaky: tools build $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kwok $(BIN)/
 
 .PHONY: test-kubelet
 test-kubelet: tools build kubelet ## 4 min | Run Berth on real nodes, whose containers run on this machine. It needs root, and installs Debian's containerd, runc and network plugins if they are not there.
-	$(GO) test -count=1 -timeout=10m -v ./test/kubelet
+	$(GO) test -count=1 -timeout=10m -v $(NODES)
 
 .PHONY: browser
 browser: ## seconds | See that there is a browser for the tests of the page: one on the PATH, or else the Debian package chromium.
