@@ -350,7 +350,7 @@ test-watch-faults: tools build ## 40 min | Let each component see the past, skip
 	$(GO) test -count=1 -timeout=10m -v ./test/federation -run TestTheHubHoldsTheTotalWhateverItSees -faults=4m
 
 .PHONY: test-bad-members
-test-bad-members: tools build ## 7 min | Let a member of a federation be dead, slow, lying, read-only, older and renamed at random for five minutes, and see that the others are not harmed.
+test-bad-members: tools build ## 7 min | Let a member of a federation be dead, slow, lying, read-only, older and renamed, and the hub its own member, at random for five minutes, and see that the others are not harmed.
 	$(GO) test -count=1 -timeout=15m -v ./test/federation -run TestABadMemberHarmsNoOther -faults=5m
 
 .PHONY: test-sidecars

@@ -260,7 +260,7 @@ func (w *world) awaitOwn(t *testing.T, ns string, is func(*appsv1.ReplicaSet) bo
 
 // overMembers is a UnitedDeployment with a subset in each member.
 func overMembers(ns string, replicas int32) string {
-	return united(ns, int(replicas), "Fixed", in("x", "member-1", "", ""), in("y", "member-2", "", ""), in("z", "member-3", "", ""))
+	return united(ns, int(replicas), "Fixed", in("one", "member-1", "", ""), in("two", "member-2", "", ""), in("three", "member-3", "", ""))
 }
 
 // TestABadMemberHarmsNoOther: a member is of each bad kind, in an order at random, while the total of a FederatedReplicaSet and of a UnitedDeployment is raised. The others have their shares soon, and are never asked for fewer
@@ -315,7 +315,7 @@ func TestABadMemberHarmsNoOther(t *testing.T) {
 		t.Helper()
 		w.expectSum(t, ns, total)
 		n := total / memberCount
-		w.awaitUnited(t, unitedNS, fmt.Sprintf("1/x=%d 2/y=%d 3/z=%d", n, n, n))
+		w.awaitUnited(t, unitedNS, fmt.Sprintf("1/one=%d 2/two=%d 3/three=%d", n, n, n))
 	}
 	names := []string{w.secrets[memberCount-1].Name, "renamed"}
 	kinds := []string{"well", isDead, isSlow, isLying, isReadOnly, isOlder, isRenamed, isHub}
