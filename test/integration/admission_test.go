@@ -1064,12 +1064,27 @@ func TestAReplicaThatDoesNotLeadKnowsCustomKinds(t *testing.T) {
 	}
 	rollout := make("Rollout", make("Fleet", nil))
 	labels := map[string]string{"app": "web"}
-	_, err = cluster.Client.AppsV1().ReplicaSets(ns).Create(t.Context(), &appsv1.ReplicaSet{
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}}}
+	set, err := cluster.Client.AppsV1().ReplicaSets(ns).Create(t.Context(), &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "web-1", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(rollout, rollout.GroupVersionKind())}},
-		Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](3), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}}}},
+		Spec:       appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](0), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template},
 	}, metav1.CreateOptions{})
 	if err != nil {
+		t.Fatal(err)
+	}
+	// The webhook waits half a second for a kind that it begins to watch, which a busy machine may not keep to.
+	if err := cluster.WaitFor(t.Context(), "the kind to be known", func(ctx context.Context) (string, error) {
+		pod := &corev1.Pod{Spec: template.Spec, ObjectMeta: metav1.ObjectMeta{Name: "tried", Labels: labels, OwnerReferences: []metav1.OwnerReference{
+			*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}}}
+		tried, err := cluster.Client.CoreV1().Pods(ns).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err != nil || isConstrained(tried) {
+			return "", err
+		}
+		return "a pod was admitted as it was", nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cluster.Client.AppsV1().ReplicaSets(ns).Patch(t.Context(), set.Name, types.MergePatchType, []byte(`{"spec": {"replicas": 3}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	var pods []corev1.Pod
