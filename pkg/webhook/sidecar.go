@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -44,6 +45,9 @@ func SetupSidecars(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineag
 	}
 	if _, err := mgr.GetCache().GetInformer(ctx, newNamespace()); err != nil {
 		return fmt.Errorf("watching namespaces: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("sidecar-caches", onceTrue(s.ready)); err != nil {
+		return err
 	}
 	register(endpoint.Sidecars, &podReviews{answer: s.review, clock: clock.RealClock{}})
 	register(endpoint.SidecarSets, admission.WithValidator(mgr.GetScheme(), (&sidecarValidator{others: s.policies}).reviews()))
@@ -113,6 +117,14 @@ func (s *sidecarAdmission) policies() (all []*sidecar.Policy) {
 		all = append(all, set.policy)
 	}
 	return all
+}
+
+// ready is an error until the webhook knows the SidecarSets: it gives pods nothing before.
+func (s *sidecarAdmission) ready(*http.Request) error {
+	if !s.synced() {
+		return errors.New("the cache of SidecarSets is not full yet")
+	}
+	return nil
 }
 
 // review injects the containers of all sets that pick the pod.

@@ -191,3 +191,15 @@ func TestNoPodBecomesInvalid(t *testing.T) {
 		}
 	}
 }
+
+// TestAReplicaIsReadyOnceItKnowsTheSidecarSets: the API server asks replicas that are ready, and one that does not know the sets gives pods nothing.
+func TestAReplicaIsReadyOnceItKnowsTheSidecarSets(t *testing.T) {
+	var full bool
+	s := &sidecarAdmission{clock: clock.RealClock{}, synced: func() bool { return full }, sets: map[string]*sidecarSet{}}
+	for _, full = range []bool{false, true} {
+		answers := s.review(t.Context(), &podRequest{Namespace: "shop", Object: podObject{raw: []byte(`{}`)}})
+		if err := s.ready(nil); (err == nil) != full || (answers.outcome == failed) == full {
+			t.Errorf("cache full %t: ready %v, a pod is %s", full, err, answers.outcome)
+		}
+	}
+}

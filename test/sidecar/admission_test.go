@@ -105,13 +105,19 @@ func TestACanaryIsExact(t *testing.T) {
 func TestPodsThatNoWebhookSawAreCounted(t *testing.T) {
 	w := newWorld(t)
 	w.set("log", "v1beta1", "containers: [{name: log, image: 'log:1'}]")
+
 	w.deploy(2)
 	leads := leader(t.Context())
 	resume, err := the.Sandbox.Halt(product.Controller, 0) // the API server asks this replica
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resume()
+	t.Cleanup(func() { // the next test needs this replica
+		resume()
+		if err := the.Sandbox.WaitReady(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
 	if leads == 0 {
 		w.lease(1)
 	}
