@@ -449,7 +449,7 @@ func (c *migrateCommand) checkGates(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// waiting are the pods without a node that OpenKruise's admission has changed so that they may wait for ever.
+// waiting are the pods without a node that OpenKruise's admission has changed so that they may wait forever.
 func (c *migrateCommand) waiting(ctx context.Context) ([]corev1.Pod, error) {
 	var list corev1.PodList
 	if err := c.cluster.List(ctx, &list); err != nil {

@@ -136,7 +136,7 @@ func (r *round) siteOf(name string, c *Cluster, before v1beta1.ClusterStatus) *s
 		s.status.State = v1beta1.ClusterUnreachable
 	}
 	if r.recallLeaving(s, before); s.lost && !s.exists {
-		s.leaving, s.mostLeaving = 0, 0 // nobody will ever hear of it again
+		s.leaving, s.mostLeaving = 0, 0 // nothing is known of it, and it does not come back
 	}
 	s.matters = s.mostLeaving > 0
 	return s
