@@ -96,7 +96,7 @@ endif
 
 # One call of go build compiles once what the commands share, and links one while it compiles another. It names binaries after directories: they are built into
 # bin/.cmd, and linked into bin by their own names. For another line there are a directory in bin and flags.
-build-commands = @echo "building Berth$(if $(2), for Kubernetes $(LINE)): $(1)" && $(GO_BUILD) $(3) -o $(BIN)$(2)/.cmd/ $(addprefix ./cmd/,$(1)) \
+build-commands = @hack/build.sh "Berth$(if $(2), for Kubernetes $(LINE)): $(1)" 90 env $(GO_BUILD) -v $(3) -o $(BIN)$(2)/.cmd/ $(addprefix ./cmd/,$(1)) \
 	$(foreach command,$(1),&& ln -f $(BIN)$(2)/.cmd/$(command) $(BIN)$(2)/$(patsubst berth-kubectl-%,kubectl-%,berth-$(command))) \
 	&& cp cmd/kubectl-berth/kubectl_complete-berth $(BIN)/
 
@@ -134,8 +134,7 @@ tools: machine $(CONTROL_PLANE) ## minutes, once | Build the control plane and K
 
 $(LINE_BIN)/control-plane: | machine
 $(LINE_BIN)/control-plane: $(if $(LINE),hack/lines/$(LINE)/tools.mod,hack/tools/go.mod) $(shell find hack/tools/controlplane -name '*.go')
-	@echo "building the control plane$(if $(LINE), of Kubernetes $(LINE)), which takes minutes, once"
-	@cd hack/tools && $(COMPILE) build -ldflags='-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' $(TOOLS_FLAGS) -o $@ ./controlplane
+	@cd hack/tools && ../build.sh "the control plane$(if $(LINE), of Kubernetes $(LINE)), once" 250 env $(COMPILE) build -v -ldflags='-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' $(TOOLS_FLAGS) -o $@ ./controlplane
 
 $(CONTROL_PLANE): $(LINE_BIN)/control-plane
 	@ln -sf $(<F) $@
@@ -154,6 +153,10 @@ kubelet: machine $(REAL_NODES) ## minutes, once | Make what real nodes of a sand
 $(LINE_BIN)/kubelet: $(if $(LINE),hack/lines/$(LINE)/tools.mod,hack/tools/go.mod) $(wildcard hack/tools/kubelet/*.go)
 	@echo "building the kubelet$(if $(LINE), of Kubernetes $(LINE)), which takes a minute or two, once"
 	@cd hack/tools && $(COMPILE) build -ldflags='-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' $(TOOLS_FLAGS) -o $@ ./kubelet
+
+$(BIN)/kubelets/%/kubelet: hack/kubelets/%.mod
+	@echo "building the kubelet of Kubernetes $*, which takes minutes, once"
+	@cd hack/tools && $(COMPILE) build -ldflags='-s -w -X k8s.io/component-base/version.gitVersion=$(shell sed -n 's|^.*k8s.io/kubernetes \(v[0-9.]*\)$$|\1|p' hack/kubelets/$*.mod)' -modfile=$(CURDIR)/$< -o $@ k8s.io/kubernetes/cmd/kubelet
 
 # It is the only file of its images, so it needs no libraries.
 $(LINE_BIN)/sandbox-container: $(wildcard cmd/sandbox/container/*.go)
@@ -197,6 +200,10 @@ karpenter: $(BIN)/karpenter-kwok ## minutes | Build the real Karpenter, with its
 $(BIN)/karpenter-kwok: hack/tools/karpenter/go.mod
 	cd hack/tools/karpenter && $(GO_BUILD) -o $@ sigs.k8s.io/karpenter/kwok
 
+$(BIN)/kruise-manager: hack/tools/kruise/go.mod
+	@echo "building OpenKruise's manager, which takes minutes, once"
+	@cd hack/tools/kruise && $(COMPILE) build -ldflags='-s -w' -o $@ github.com/openkruise/kruise
+
 # Vale has parsers in C for many languages. They need no optimization to read Markdown, and compile twice as fast without.
 $(BIN)/vale: hack/tools/vale/go.mod
 	cd hack/tools/vale && CGO_CFLAGS='-O0 -w' $(GO) build -o $@ github.com/vale-cli/vale/v3/cmd/vale
@@ -232,6 +239,10 @@ generate: lines $(BIN)/controller-gen api-reference ## minutes | Regenerate deep
 DOCUMENTS := ./test/documents
 # NODES runs kubelets and containers, which have to answer in time. So it runs by itself too.
 NODES := ./test/kubelet
+# ON_NODES are tests of test/budget that run on real nodes too, from the same code.
+ON_NODES := ^(TestADrainCompletesByItself|TestADrainOfTheOnlyPodMakesANewOneFirst|TestARolloutCompletesUnderABudget|TestTwoDrainsAtOnceReplaceAllPods)$$
+# EARLIER are versions whose kubelets may join a cluster of go.mod's version.
+EARLIER := $(patsubst hack/kubelets/%.mod,%,$(wildcard hack/kubelets/*.mod))
 # CONTROL_PLANES are all other packages of tests below test: on control planes, and of the repository. On a fresh clone no times are known, so the longest come first.
 CONTROL_PLANES = $(addprefix ./test/,integration budget install) $$($(GO) list ./test/... | grep -v -e /test/documents$$ -e /test/ui$$ -e /test/kubelet$$)
 # NEEDED are those that each change needs: for each part of the product the suites that have found faults.
@@ -248,7 +259,7 @@ test: tools build $(BIN)/suites ## 8 to 15 min | Run what each change needs: uni
 
 # In test-all, the packages that are left out of other lines have no test files, and are built by go vet.
 .PHONY: test-all
-test-all: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kwok $(BIN)/suites ## 25 to 45 min | Run all tests, as CI does: also the long ones, the other Kubernetes lines, release, chart, sandbox, page and documents.
+test-all: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kwok $(BIN)/kruise-manager $(BIN)/suites ## 25 to 45 min | Run all tests, as CI does: also the long ones, the other Kubernetes lines, release, chart, sandbox, page and documents.
 	$(GO) vet ./...
 	cd hack/tools/release && $(GO) test ./...
 	cd test/upstream && $(GO) test ./...
@@ -256,7 +267,8 @@ test-all: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kw
 	ui=$$(hack/browser.sh >&2 && echo ./test/ui || echo "test/ui is left out, it needs a browser; see 'make test-ui'" >&2); \
 	$(SUITES) -packages="$(CONTROL_PLANES) $$ui" -- $(LEAN) -count=1 -timeout=60m -skip='$(ALONE)'
 	$(SUITES) -packages=./test/budget -- $(LEAN) -count=1 -timeout=10m -run='$(ALONE)' -args -slack=4
-	@if hack/containers.sh run; then $(MAKE) --no-print-directory kubelet && $(SUITES) -packages=$(NODES) -- $(LEAN) -count=1 -timeout=10m; \
+	@if hack/containers.sh run; then $(MAKE) --no-print-directory kubelet && $(SUITES) -packages=$(NODES) -- $(LEAN) -count=1 -timeout=10m && \
+	$(SUITES) -packages=./test/budget -- $(LEAN) -count=1 -timeout=10m -run='$(ON_NODES)' -args -kubelets=3; \
 	else echo "test/kubelet is left out; see 'make test-kubelet'" >&2; fi
 	$(SUITES) -packages=$(DOCUMENTS) -- $(LEAN) -count=1 -timeout=30m
 
@@ -264,12 +276,17 @@ test-all: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kw
 N ?= 20
 
 .PHONY: test-flaky
-test-flaky: tools build $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kwok $(BIN)/suites ## hours | Run every suite on a control plane N=20 times beside two busy cores, and count which tests failed. Each is a fault of the product or of the test.
+test-flaky: tools build $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kwok $(BIN)/kruise-manager $(BIN)/suites ## hours | Run every suite on a control plane N=20 times beside two busy cores, and count which tests failed. Each is a fault of the product or of the test.
 	$(SUITES) -rounds=$(N) -load=2 -packages="$(CONTROL_PLANES)" -- $(LEAN) -count=1 -timeout=60m -skip='$(ALONE)'
 
 .PHONY: test-kubelet
-test-kubelet: tools build kubelet ## 4 min | Run Berth on real nodes, whose containers run on this machine. It needs root, and installs Debian's containerd, runc and network plugins if they are not there.
+test-kubelet: tools build kubelet ## 5 min | Run Berth on real nodes, whose containers run on this machine. It needs root, and installs Debian's containerd, runc and network plugins if they are not there.
 	$(GO) test -count=1 -timeout=10m -v $(NODES)
+	$(GO) test -count=1 -timeout=10m -v -run='$(ON_NODES)' ./test/budget -args -kubelets=3
+
+.PHONY: test-skew
+test-skew: tools build kubelet $(EARLIER:%=$(BIN)/kubelets/%/kubelet) ## 20 min | Run test/kubelet on nodes whose kubelets are of the two versions before that of the line. docs/compatibility.md says what does not hold there.
+	failed=; for version in $(EARLIER); do $(GO) test -count=1 -timeout=10m -v $(NODES) -args -kubelet=$(BIN)/kubelets/$$version/kubelet || failed="$$failed $$version"; done; [ -z "$$failed" ]
 
 .PHONY: browser
 browser: ## seconds | See that there is a browser for the tests of the page: one on the PATH, or else the Debian package chromium.
@@ -334,6 +351,10 @@ MINUTES ?= 60
 test-autoscaler: tools build $(BIN)/karpenter-kwok ## MINUTES | Berth beside the real Karpenter: the cases of the documents, and then random scaling, rollouts, lost nodes and stock-outs for MINUTES=60.
 	$(GO) test -count=1 -timeout=0 -v ./test/autoscaler -disturbed=$(MINUTES)m
 
+.PHONY: test-neighbours
+test-neighbours: tools build $(BIN)/kruise-manager ## minutes | Berth beside the real OpenKruise and the autoscaler of Kubernetes: workloads under spreads and budgets, as children of UnitedDeployments, and the migration there and back.
+	$(GO) test -count=1 -timeout=20m -v ./test/neighbours
+
 .PHONY: test-descheduler
 test-descheduler: tools build ## minutes | The descheduler on a real control plane, with 1,500 random pods to compare its filters with the scheduler on, 200 random spreads to compare the what-if with, and a subset that flaps for two hours of its clock.
 	$(GO) test -count=1 -timeout=30m -v ./test/descheduler -parity-pods=1500 -simulated-minutes=120
@@ -389,7 +410,7 @@ test-release: tools build $(BIN)/helm $(BIN)/release ## an hour | Make the relea
 	cd $(TWICE)/one/dist-assets && sha256sum --check --quiet SHA256SUMS
 ifeq ($(LINE),)
 	git clone --quiet . $(TWICE)/previous && git -C $(TWICE)/previous checkout --quiet $(PREVIOUS) && $(MAKE) -C $(TWICE)/previous build
-	$(GO) test -count=1 -timeout=20m -v ./test/install -run 'Release|Archive|PreviousVersion' -args -dist=$(TWICE)/one/dist -previous-programs=$(TWICE)/previous/bin
+	$(GO) test -count=1 -timeout=20m -v ./test/install -run 'Release|Archive|Sandbox|PreviousVersion' -args -dist=$(TWICE)/one/dist -previous-programs=$(TWICE)/previous/bin
 else
 # No previous version has the line.
 	$(LINE_ENV) $(GO) test -count=1 -timeout=20m -v ./test/install -run 'Release|Archive' -args -dist=$(TWICE)/one/dist-$(LINE)
@@ -406,11 +427,11 @@ test-worlds: ## hours | Search every history of larger small worlds: of the ledg
 	$(GO) test -count=1 -timeout=24h -v ./pkg/moves -run TestEveryHistoryOfASmallWorld -args -deep
 
 .PHONY: robustness-table
-robustness-table: ## half an hour | Break a copy of the code in known ways, find out which suites notice it, and write docs/robustness.md.
+robustness-table: ## half an hour | Break a copy of the code in known ways, find out which suites notice it, and write docs/api/detected-faults.md.
 	$(GO) run ./test/robustness
 
 .PHONY: robustness-clusters
-robustness-clusters: tools build ## half an hour | Build programs with known faults, find out whether the suites on a control plane notice them, and write docs/robustness.md.
+robustness-clusters: tools build ## half an hour | Build programs with known faults, find out whether the suites on a control plane notice them, and write docs/api/detected-faults.md.
 	$(GO) run ./test/robustness -clusters $(BIN)
 
 .PHONY: fuzz
@@ -433,6 +454,23 @@ bench: tools build ## minutes | Measure the model, the plugin's share of a cycle
 bench-scheduler: tools build $(BIN)/kube-scheduler-alone $(BIN)/benchstat ## an hour | Compare the scheduler with the stock one on 5,000 nodes and 10,000 pods; BENCH_FLAGS, e.g. "-nodes 500 -pods 1000 -pairs 2".
 	$(GO) run ./test/bench/scheduler -out $(BENCH_OUT) $(BENCH_FLAGS)
 	$(BIN)/benchstat $(BENCH_OUT)/stock.txt $(BENCH_OUT)/berth.txt
+
+# UPSTREAM_SIZES are sizes of Kubernetes' own benchmarks that two cores run in seconds. Its performance tests are 5000Nodes_10000Pods.
+UPSTREAM_SIZES ?= 500Nodes|1000Nodes
+# UPSTREAM_ONCE are sizes that take minutes, so they run in the first round only. SchedulingWhileGated has no other one that says something.
+UPSTREAM_ONCE ?= 1Node_10000GatedPods
+UPSTREAM_CASES ?= SchedulingBasic|SchedulingNodeAffinity|TopologySpreading|SchedulingWithMixedChurn|SchedulingWhileGated
+UPSTREAM_ROUNDS ?= 5
+
+.PHONY: bench-upstream
+bench-upstream: tools $(BIN)/benchstat ## half an hour | Run Kubernetes' own benchmarks of the scheduler, in turns on the stock scheduler and on one with Berth's plugins and no spread; UPSTREAM_ROUNDS=5, UPSTREAM_CASES='TopologySpreading', UPSTREAM_SIZES=5000Nodes_10000Pods.
+	@mkdir -p $(BENCH_OUT) && rm -f $(BENCH_OUT)/upstream-*.txt
+	cd test/upstream && for round in $$(seq $(UPSTREAM_ROUNDS)); do for plugins in stock berth; do \
+		sizes='$(UPSTREAM_SIZES)'; [ $$round -gt 1 ] || sizes="$$sizes|$(UPSTREAM_ONCE)"; \
+		PATH="$(BIN):$$PATH" ARTIFACTS=$(BENCH_OUT) KUBE_CACHE_MUTATION_DETECTOR=false $(GO) run . $$([ $$plugins = berth ] || echo -stock) \
+		-packages='$(addprefix k8s.io/kubernetes/test/integration/scheduler_perf/,misc affinity topology_spreading)' -- -run='^$$' -bench="/^($(UPSTREAM_CASES))$$/^($$sizes)$$" \
+		-benchtime=1ns -timeout=60m -perf-scheduling-label-filter=-none -data-items-dir=$(BENCH_OUT) >>$(BENCH_OUT)/upstream-$$plugins.txt || exit 1; done; done
+	$(BIN)/benchstat -filter '.unit:SchedulingThroughput/Average' $(BENCH_OUT)/upstream-stock.txt $(BENCH_OUT)/upstream-berth.txt
 
 .PHONY: bench-webhook
 bench-webhook: tools build ## minutes | Measure what admission costs: creations with and without it, a Deployment of 3,000, memory for 1,000 spreads; LINE=1.37 for Kubernetes 1.37.
@@ -473,6 +511,7 @@ bench-scale: ## minutes | Measure the scheduler's plugin with 5,000 spreads, 100
 .PHONY: lint
 lint: $(BIN)/golangci-lint lint-prose ## minutes | Run the linters.
 	$(BIN)/golangci-lint run ./...
+	$(GO) run ./hack/columns
 	hack/commit-msg.sh
 
 .PHONY: lint-prose

@@ -47,7 +47,8 @@ func TestTheReadmeOfTheChartHasItsValues(t *testing.T) {
 	}
 }
 
-// rowsOf are the rows of the values below a path. A mapping that is written in one line, or has nothing in it, is one value.
+// rowsOf are the rows of the values below a path. A mapping that is written in one line, or has nothing in it, is one
+// value.
 func rowsOf(t *testing.T, path string, mapping *yaml.Node) (rows []string) {
 	t.Helper()
 	for i := 0; i < len(mapping.Content); i += 2 {

@@ -50,7 +50,8 @@ func TestDescriptionsAreNotCut(t *testing.T) {
 	}
 }
 
-// TestDefinitionsCanBeApplied holds that kubectl apply, which notes the whole object in an annotation, can do so with much to spare.
+// TestDefinitionsCanBeApplied holds that kubectl apply, which notes the whole object in an annotation, can do so with
+// much to spare.
 func TestDefinitionsCanBeApplied(t *testing.T) {
 	for _, crd := range append(definitions(t), federation(t)) {
 		noted, err := json.Marshal(crd)
@@ -151,7 +152,8 @@ func withoutMarkers(comment *ast.CommentGroup) string {
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// TestVersionsDifferInNamesOnly compares the rules, columns and descriptions of the two versions of each definition. They come from Go types of two packages.
+// TestVersionsDifferInNamesOnly compares the rules, columns and descriptions of the two versions of each definition.
+// They come from Go types of two packages.
 func TestVersionsDifferInNamesOnly(t *testing.T) {
 	renamed := map[string]string{"requiredNodeSelectorTerm": "requiredNodeSelector", "preferredNodeSelectorTerms": "preferredNodeSelector"}
 	added := []string{"protectOperations", "protectTotalReplicas", "ignoredPodSelector"} // v1alpha1 has annotations for them

@@ -1,4 +1,5 @@
-// Package manifests carries the files that install Berth, as they stand in this directory, for programs that install it themselves.
+// Package manifests carries the files that install Berth, as they stand in this directory, for programs that install it
+// themselves.
 package manifests
 
 import (
@@ -10,7 +11,7 @@ import (
 //go:embed base/namespace.yaml base/workload-reader.yaml base/users.yaml crd/*_*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml controller/policy.yaml united/rbac.yaml united/united.yaml policy/pods.yaml
 //go:embed webhook/rbac.yaml webhook/certificate.yaml budget/rbac.yaml budget/protection.yaml budget/eviction.yaml budget/flowschema.yaml
 //go:embed sidecar/rbac.yaml
-//go:embed descheduler/base/rbac.yaml federation/hub/clusterprofiles.yaml federation/hub/rbac.yaml federation/hub/policy.yaml federation/member/rbac.yaml federation/capacity/room.yaml
+//go:embed descheduler/base/rbac.yaml federation/hub/clusterprofiles.yaml federation/hub/rbac.yaml federation/hub/policy.yaml federation/member/rbac.yaml
 var files embed.FS
 
 // SchedulerConfig is the configuration of the scheduler as it is deployed, without a client connection.
@@ -18,8 +19,8 @@ var files embed.FS
 //go:embed scheduler/scheduler-config.yaml
 var SchedulerConfig []byte
 
-// The webhook configurations have the API server ask Berth's webhook, at its Service. They are applied when the webhook runs, and not by
-// Install.
+// The webhook configurations have the API server ask Berth's webhook, at its Service. They are applied when the webhook
+// runs, and not by Install.
 var (
 	// ValidatingWebhook is about WorkloadSpreads and UnitedDeployments.
 	//
@@ -39,7 +40,8 @@ var (
 	EvictionWebhook []byte
 )
 
-// FederationCRD is the definition of FederatedReplicaSets. Only the hub of a federation has it, so it is not part of Install.
+// FederationCRD is the definition of FederatedReplicaSets. Only the hub of a federation has it, so it is not part of
+// Install.
 //
 //go:embed federation/hub/federation.berth.dev_federatedreplicasets.yaml
 var FederationCRD []byte
@@ -66,8 +68,8 @@ var DeschedulerPolicy []byte
 // CRDs are the custom resource definitions.
 func CRDs() [][]byte { return read("crd/*_*.yaml") }
 
-// Install is everything that Berth needs before its components start, in the order in which to apply it: definitions, namespace, roles,
-// policies, and the Secret for the webhook's certificate.
+// Install is everything that Berth needs before its components start, in the order in which to apply it: definitions,
+// namespace, roles, policies, and the Secret for the webhook's certificate.
 func Install() [][]byte {
 	all := CRDs()
 	for _, pattern := range []string{"base/namespace.yaml", "base/workload-reader.yaml", "base/users.yaml", "scheduler/rbac.yaml", "scheduler/flowschema.yaml", "controller/rbac.yaml", "controller/policy.yaml", "united/rbac.yaml", "united/united.yaml", "policy/pods.yaml",
@@ -85,9 +87,6 @@ func FederationHub() [][]byte {
 
 // Sidecars is what SidecarSets need before their webhooks, in addition to Install.
 func Sidecars() [][]byte { return slices.Concat([][]byte{SidecarCRD}, read("sidecar/rbac.yaml")) }
-
-// FederationCapacity is what a member needs that reports to the hub what it has room for, in addition to Install and FederationMember.
-func FederationCapacity() [][]byte { return read("federation/capacity/room.yaml") }
 
 // FederationMember is what a member of a federation needs.
 func FederationMember() [][]byte { return read("federation/member/rbac.yaml") }

@@ -82,7 +82,8 @@ func TestProbesNamePortsOfTheirContainers(t *testing.T) {
 	}
 }
 
-// Without a limit, one tenant's objects could take the memory of a node, and without GOMEMLIMIT a container ends before it collects its garbage.
+// Without a limit, one tenant's objects could take the memory of a node, and without GOMEMLIMIT a container ends before
+// it collects its garbage.
 func TestContainersHaveAMemoryLimitThatGoKnows(t *testing.T) {
 	found := 0
 	containers(t, func(file string, container *corev1.Container) {
@@ -121,7 +122,8 @@ func TestDrainsPassReplicasThatAreNotReady(t *testing.T) {
 	}
 }
 
-// The controller counts a pod as safe from relabelling by the same number of characters by which the API server decides whether to ask.
+// The controller counts a pod as safe from relabelling by the same number of characters by which the API server decides
+// whether to ask.
 func TestTheAPIServerAndTheControllerReadTheSameKeys(t *testing.T) {
 	if want := fmt.Sprintf("oldObject.metadata.annotations['%s'].size() <= %d\n", v1beta1.SelectorKeysAnnotation, v1beta1.MaxSelectorKeys); !strings.Contains(string(BudgetWebhook), want) {
 		t.Errorf("the match condition does not say %s", want)

@@ -1,6 +1,7 @@
-// Command controller runs Berth's controllers, which write the status of WorkloadSpreads and PodUnavailableBudgets, and serves its admission
-// webhooks. With --leader-elect several replicas may run: all serve the webhooks, and one runs the controllers. With --only-workloads it runs the controllers
-// that create workloads, and serves nothing: see docs/decisions/0036-united-account.md.
+// Command controller runs Berth's controllers, which write the status of WorkloadSpreads and PodUnavailableBudgets, and
+// serves its admission webhooks. With --leader-elect several replicas may run: all serve the webhooks, and one runs the
+// controllers. With --only-workloads it runs the controllers that create workloads, and serves nothing: see
+// docs/decisions/0036-united-account.md.
 package main
 
 import (
@@ -20,6 +21,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/cluster-inventory-api/pkg/access"
 	ctrl "sigs.k8s.io/controller-runtime"
 	clientconfig "sigs.k8s.io/controller-runtime/pkg/client/config"
@@ -43,6 +45,7 @@ import (
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/members"
 	"github.com/berth-project/berth/pkg/version"
+	"github.com/berth-project/berth/pkg/watches"
 	"github.com/berth-project/berth/pkg/webhook"
 )
 
@@ -60,7 +63,8 @@ type flags struct {
 	budgetExpiry            time.Duration
 	// onlyWorkloads is true if the process creates workloads, and does nothing else.
 	onlyWorkloads bool
-	// tlsMinVersion and tlsCipherSuites limit what the servers of webhooks and metrics agree to. Empty means Go's defaults.
+	// tlsMinVersion and tlsCipherSuites limit what the servers of webhooks and metrics agree to. Empty means Go's
+	// defaults.
 	tlsMinVersion, tlsCipherSuites string
 	// united is true if UnitedDeployments are served.
 	united        bool
@@ -158,7 +162,8 @@ func (f *flags) tls() (func(*tls.Config), error) {
 	return func(config *tls.Config) { config.MinVersion, config.CipherSuites = version, suites }, nil
 }
 
-// metrics are served to everybody at 127.0.0.1, and else to clients that the API server authenticates and lets get /metrics.
+// metrics are served to everybody at 127.0.0.1, and else to clients that the API server authenticates and lets get
+// /metrics.
 func (f *flags) metrics(change func(*tls.Config)) metricsserver.Options {
 	options := metricsserver.Options{BindAddress: f.metricsAddress, TLSOpts: []func(*tls.Config){change}}
 	if host, _, err := net.SplitHostPort(f.metricsAddress); err == nil && host != "127.0.0.1" {
@@ -202,13 +207,16 @@ func run(ctx context.Context, f flags) error {
 	if err != nil {
 		return fmt.Errorf("finding the API server: %w", err)
 	}
-	// Priority and fairness of the API server limits requests, for each tenant alone. A limit here would make all wait for one.
+	// Priority and fairness of the API server limits requests, for each tenant alone. A limit here would make all wait
+	// for one.
 	config.QPS = -1
 	config.DisableCompression = true // compression takes longer than it saves, and deletions wait for lists of pods
+	watchedSets, options := watches.NewState(clock.RealClock{}), frame.CacheOptions()
+	options.NewInformer = watchedSets.NewInformer(&sidecarv1beta1.SidecarSet{})
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
 		MapperProvider:                newKinds,
-		Cache:                         frame.CacheOptions(),
+		Cache:                         options,
 		Metrics:                       f.metrics(f.webhook.TLS),
 		HealthProbeBindAddress:        f.healthAddress,
 		LeaderElection:                f.leaderElect,
@@ -229,7 +237,7 @@ func run(ctx context.Context, f flags) error {
 	if f.onlyWorkloads {
 		err = f.createWorkloads(ctx, mgr)
 	} else {
-		err = f.answerAndReport(ctx, mgr)
+		err = f.answerAndReport(ctx, mgr, watchedSets)
 	}
 	if err != nil {
 		return err
@@ -245,7 +253,8 @@ func leaseOf(onlyWorkloads bool) string {
 	return "berth-controller"
 }
 
-// createWorkloads sets up what creates workloads, here and in the members of a federation. Nobody on the network can call it.
+// createWorkloads sets up what creates workloads, here and in the members of a federation. Nobody on the network can
+// call it.
 func (f *flags) createWorkloads(ctx context.Context, mgr ctrl.Manager) error {
 	var set *members.Set
 	if f.federation {
@@ -270,7 +279,8 @@ func (f *flags) createWorkloads(ctx context.Context, mgr ctrl.Manager) error {
 }
 
 // answerAndReport sets up the webhooks, and what reports on spreads, budgets and SidecarSets.
-func (f *flags) answerAndReport(ctx context.Context, mgr ctrl.Manager) error {
+// watchedSets is the state of the manager's watch of SidecarSets.
+func (f *flags) answerAndReport(ctx context.Context, mgr ctrl.Manager, watchedSets *watches.State) error {
 	owners, err := lineage.New(ctx, mgr, lineage.Options{Compatibility: v1beta1.Compatibility(f.compatibility)})
 	if err != nil {
 		return err
@@ -296,11 +306,11 @@ func (f *flags) answerAndReport(ctx context.Context, mgr ctrl.Manager) error {
 		})
 	}
 	if f.sidecars {
-		if err := sidecarcontroller.Setup(ctx, mgr, f.leaderElectionNamespace); err != nil {
+		if err := sidecarcontroller.Setup(ctx, mgr, watchedSets, f.leaderElectionNamespace); err != nil {
 			return err
 		}
 		more = append(more, func(register func(path string, hook http.Handler)) error {
-			return webhook.SetupSidecars(ctx, mgr, owners, f.leaderElectionNamespace, register)
+			return webhook.SetupSidecars(ctx, mgr, owners, watchedSets, f.leaderElectionNamespace, register)
 		})
 	}
 	if f.webhooks {

@@ -1,6 +1,7 @@
-// Command descheduler is the descheduler of kubernetes-sigs with Berth's strategies. It evicts pods of WorkloadSpreads so that their replacements are
-// placed in a better subset. It runs one cycle and exits, or repeats it with --descheduling-interval. Exit codes: 0 done; 1 a mistake in the
-// configuration, or something could not be read; 2 every attempted eviction failed.
+// Command descheduler is the descheduler of kubernetes-sigs with Berth's strategies. It evicts pods of WorkloadSpreads
+// so that their replacements are placed in a better subset. It runs one cycle and exits, or repeats it with
+// --descheduling-interval. Exit codes: 0 done; 1 a mistake in the configuration, or something could not be read; 2
+// every attempted eviction failed.
 package main
 
 import (

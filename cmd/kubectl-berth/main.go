@@ -1,5 +1,5 @@
-// Command kubectl-berth is a plugin of kubectl: with it on the PATH, "kubectl berth" shows where the pods of a workload are and why. For some commands it
-// starts berth-whatif.
+// Command kubectl-berth is a plugin of kubectl: with it on the PATH, "kubectl berth" shows where the pods of a workload
+// are and why. For some commands it starts berth-whatif.
 package main
 
 import (

@@ -23,13 +23,14 @@ const (
 	verdictMark = "\x00"
 )
 
-// detach starts this program again as a supervisor in its own session, shows its progress, and returns when everything is ready or has failed.
+// detach starts this program again as a supervisor in its own session, shows its progress, and returns when everything
+// is ready or has failed.
 func detach(ctx context.Context, out io.Writer, config sandbox.Config) error {
 	if err := checkNotRunning(config.Name); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(config.Dir, 0o700); err != nil {
-		return err
+		return unwritable(err)
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -55,7 +56,8 @@ func detach(ctx context.Context, out io.Writer, config sandbox.Config) error {
 	if err != nil {
 		return err
 	}
-	// If this command is interrupted, it stops the supervisor too. The report ends when the supervisor has stopped everything that it started.
+	// If this command is interrupted, it stops the supervisor too. The report ends when the supervisor has stopped
+	// everything that it started.
 	defer context.AfterFunc(ctx, func() { _ = supervisor.Process.Signal(syscall.SIGTERM) })()
 
 	verdict, told := relayReport(report, out)
@@ -93,12 +95,13 @@ func supervise(ctx context.Context, config sandbox.Config, members int, pageAddr
 		return fmt.Errorf("--%s is only for --detach to use", superviseFlag)
 	}
 	syscall.CloseOnExec(reportFD) // or else the components would keep the report open
-	err := run(ctx, report, config, members, pageAddress, func() { report.finish(nil) })
+	err := run(ctx, report, config, members, pageAddress, func(running, string) { report.finish(nil) })
 	report.finish(err)
 	return err
 }
 
-// reportWriter writes to the pipe until the verdict, and to standard output, which is the supervisor's log, all the time.
+// reportWriter writes to the pipe until the verdict, and to standard output, which is the supervisor's log, all the
+// time.
 type reportWriter struct{ pipe *os.File }
 
 var _ io.Writer = &reportWriter{}

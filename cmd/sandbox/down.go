@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// stopTimeout is how long a sandbox may take to stop before its supervisor is killed, which ends all its children too.
+	// stopTimeout is how long a sandbox may take to stop before its supervisor is killed, which ends all its children
+	// too.
 	stopTimeout  = 30 * time.Second
 	stopInterval = 50 * time.Millisecond
 )

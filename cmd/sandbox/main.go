@@ -1,4 +1,5 @@
-// Command sandbox runs Berth on one machine: a real control plane, nodes made by KWOK or real ones, and our own binaries.
+// Command sandbox runs Berth on one machine: a real control plane, nodes made by KWOK or real ones, and our own
+// binaries.
 package main
 
 import (
@@ -15,7 +16,8 @@ import (
 
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal stops everything in order. The second one ends this process, and with it all its children, at once.
+	// The first signal stops everything in order. The second one ends this process, and with it all its children, at
+	// once.
 	context.AfterFunc(ctx, cancel)
 
 	if err := newCommand().ExecuteContext(ctx); err != nil {

@@ -17,7 +17,8 @@ import (
 // noPage is the value of --page for no page.
 const noPage = "none"
 
-// listenForPage takes the address before anything starts, so that an address in use fails early. It returns nil if there is no page.
+// listenForPage takes the address before anything starts, so that an address in use fails early. It returns nil if
+// there is no page.
 func listenForPage(ctx context.Context, address string) (net.Listener, error) {
 	if address == noPage {
 		return nil, nil
@@ -39,12 +40,8 @@ func servePage(ctx context.Context, out io.Writer, listener net.Listener, name s
 	if warning := ui.Warning(listener); warning != "" {
 		fmt.Fprintln(out, warning)
 	}
-	host, _, err := net.SplitHostPort(listener.Addr().String())
-	if err != nil {
-		return "", err
-	}
 	go func() {
-		if err := page.Serve(ctx, listener, host); err != nil {
+		if err := page.Serve(ctx, listener); err != nil {
 			fmt.Fprintf(out, "the page of sandbox %q has ended: %v\n", name, err)
 		}
 	}()

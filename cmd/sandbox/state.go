@@ -69,8 +69,8 @@ func startTicks(pid int) uint64 {
 	if err != nil {
 		return 0
 	}
-	// The second field is the program's name in parentheses and may contain anything. The state is the third field, the start
-	// time the 22nd.
+	// The second field is the program's name in parentheses and may contain anything. The state is the third field, the
+	// start time the 22nd.
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 20 || string(fields[0]) == "Z" {
 		return 0
@@ -133,11 +133,11 @@ type record struct {
 // takeRecord makes this process the one that runs the sandbox of that name.
 func takeRecord(name string) (*record, error) {
 	if err := os.MkdirAll(sandboxDir(name), 0o700); err != nil {
-		return nil, err
+		return nil, unwritable(err)
 	}
 	lock, err := os.OpenFile(filepath.Join(sandboxDir(name), "supervisor.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, unwritable(err)
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		lock.Close()

@@ -35,6 +35,7 @@ type upFlags struct {
 	sidecarSets     bool
 	schedulerConfig string
 	page            string
+	open            bool
 }
 
 func upCommand() *cobra.Command {
@@ -45,17 +46,22 @@ func upCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			config, err := flags.config()
+			if err == nil {
+				err = checkMemory(thisMachine(), 1+flags.members)
+			}
 			if err != nil {
 				return err
 			}
 			out := command.OutOrStdout()
 			switch {
+			case flags.open:
+				return open(command.Context(), out, config, flags.page)
 			case flags.supervise:
 				return supervise(command.Context(), config, flags.members, flags.page)
 			case flags.detach:
 				return detach(command.Context(), out, config)
 			default:
-				return run(command.Context(), out, config, flags.members, flags.page, func() {
+				return run(command.Context(), out, config, flags.members, flags.page, func(running, string) {
 					fmt.Fprintf(out, "press Ctrl-C to stop it\n")
 				})
 			}
@@ -80,6 +86,7 @@ func upCommand() *cobra.Command {
 	set.StringVar(&flags.schedulerConfig, "scheduler-config", "",
 		"KubeSchedulerConfiguration for the scheduler (default the one in manifests/scheduler)")
 	set.StringVar(&flags.page, "page", "127.0.0.1:0", "address of the page that shows the sandbox live; port 0 picks a free one; or "+noPage)
+	set.BoolVar(&flags.open, "open", false, "play a first case on the sandbox, and open the page in a browser if there is one")
 	set.BoolVar(&flags.supervise, superviseFlag, false, "be the process that --detach leaves in the background")
 	if err := set.MarkHidden(superviseFlag); err != nil {
 		panic(err) // the flag is defined one line above
@@ -95,7 +102,7 @@ func (f upFlags) config() (sandbox.Config, error) {
 	if f.nodes < 0 {
 		return sandbox.Config{}, fmt.Errorf("--nodes %d: must not be negative", f.nodes)
 	}
-	if err := f.checkMembers(); err != nil {
+	if err := errors.Join(f.checkMembers(), f.checkOpen()); err != nil {
 		return sandbox.Config{}, err
 	}
 	cpu, err := positiveQuantity("--node-cpu", f.nodeCPU)
@@ -147,6 +154,14 @@ func (f upFlags) checkMembers() error {
 	return nil
 }
 
+// checkOpen refuses what nobody could look at.
+func (f upFlags) checkOpen() error {
+	if f.open && (f.detach || f.supervise || f.members > 0 || f.page == noPage || len(f.without) > 0) {
+		return errors.New("--open: leave out --detach, --members, --without and --page none")
+	}
+	return nil
+}
+
 const binDirUsage = "where the binaries are (default beside this one, or else bin)"
 
 func positiveQuantity(flag, value string) (resource.Quantity, error) {
@@ -194,8 +209,9 @@ func shownBy(s running) *sandbox.Sandbox {
 	return s.(*sandbox.Sandbox)
 }
 
-// run starts the sandbox, or a federation with that many members, serves its page, keeps its state file current, and stops it when the context ends. It calls ready once.
-func run(ctx context.Context, out io.Writer, config sandbox.Config, members int, pageAddress string, ready func()) error {
+// run starts the sandbox, or a federation with that many members, serves its page, keeps its state file current, and
+// stops it when the context ends. It calls ready once, with the URL of the page, which is empty if there is none.
+func run(ctx context.Context, out io.Writer, config sandbox.Config, members int, pageAddress string, ready func(s running, page string)) error {
 	record, err := takeRecord(config.Name)
 	if err != nil {
 		return err
@@ -235,7 +251,7 @@ func run(ctx context.Context, out io.Writer, config sandbox.Config, members int,
 	}
 	fmt.Fprintf(out, "sandbox %q is up, use it with:\n  %s --kubeconfig %s %s\n",
 		config.Name, shortPath(filepath.Join(config.BinDir, "kubectl")), shortPath(config.Kubeconfig), use)
-	ready()
+	ready(s, record.page)
 
 	for {
 		changed := s.Changed()

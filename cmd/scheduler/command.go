@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apiserver/pkg/server"
-	"k8s.io/client-go/dynamic"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/cli/globalflag"
 	basecompatibility "k8s.io/component-base/compatibility"
@@ -20,13 +19,13 @@ import (
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 
-	"github.com/berth-project/berth/pkg/lookahead"
 	"github.com/berth-project/berth/pkg/plugins/scheduling/workloadspread"
 	"github.com/berth-project/berth/pkg/version"
 )
 
-// newCommand is app.NewSchedulerCommand with the plugins installed, the configuration checked and the leader election observed. All this needs the
-// configuration between app.Setup and app.Run. app.NewSchedulerCommand does not expose that, so its code is repeated here.
+// newCommand is app.NewSchedulerCommand with the plugins installed, the configuration checked and the leader election
+// observed. All this needs the configuration between app.Setup and app.Run. app.NewSchedulerCommand does not expose
+// that, so its code is repeated here.
 func newCommand(berth *workloadspread.Family, registryOptions ...app.Option) *cobra.Command {
 	cmd, opts := app.NewSchedulerCommand(), options.NewOptions()
 	cmd.PersistentPreRunE = func(*cobra.Command, []string) error { return opts.ComponentGlobalsRegistry.Set() }
@@ -78,13 +77,6 @@ func run(cmd *cobra.Command, opts *options.Options, berth *workloadspread.Family
 	if config.LeaderElection != nil {
 		config.LeaderElection.Lock = berth.Observe(config.LeaderElection.Lock)
 		config.LeaderElection.ReleaseOnCancel = true
-	}
-	client, err := dynamic.NewForConfig(config.KubeConfig)
-	if err != nil {
-		return fmt.Errorf("making a client: %w", err)
-	}
-	if err := lookahead.Start(ctx, client, config.Client, config.InformerFactory, berth.Leads); err != nil {
-		return err
 	}
 	gates.(featuregate.MutableFeatureGate).AddMetrics()
 	opts.ComponentGlobalsRegistry.AddMetrics()

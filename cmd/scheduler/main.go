@@ -1,5 +1,5 @@
-// Command scheduler is kube-scheduler with Berth's plugins, and with Coscheduling and CapacityScheduling where the line of Kubernetes has them. These two
-// are off unless a profile enables them.
+// Command scheduler is kube-scheduler with Berth's plugins, and with Coscheduling and CapacityScheduling where the line
+// of Kubernetes has them. These two are off unless a profile enables them.
 package main
 
 import (

@@ -4,5 +4,6 @@ package main
 
 import "k8s.io/kubernetes/cmd/kube-scheduler/app"
 
-// othersPlugins are plugins of others that are compiled in. No version of scheduler-plugins compiles with Kubernetes 1.37.
+// othersPlugins are plugins of others that are compiled in. No version of scheduler-plugins compiles with Kubernetes
+// 1.37.
 var othersPlugins []app.Option

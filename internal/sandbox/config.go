@@ -1,12 +1,14 @@
 package sandbox
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -65,6 +67,8 @@ type Config struct {
 	// have the size of this machine. They need root; Start says what else a machine lacks. The API server reaches their kubelets, for logs and exec. Their pods' addresses can be
 	// reached from this machine. Not together with ServiceProxy.
 	Kubelets int
+	// KubeletBinary is the path of their kubelet, for instance one of an earlier version. Defaults to kubelet in BinDir.
+	KubeletBinary string
 
 	// Manifests are YAML, one or more documents each, applied in order once the API server is ready and before Components
 	// start. An object is applied after all CustomResourceDefinitions before it are established.
@@ -78,6 +82,8 @@ type Config struct {
 
 	// APIServerFlags are given to kube-apiserver besides the sandbox's own, for instance feature gates.
 	APIServerFlags []string
+	// ControllerManagerFlags are the same for kube-controller-manager.
+	ControllerManagerFlags []string
 	// ServiceProxy is the Unix socket of an HTTP proxy through which the API server reaches Services, for instance those of webhooks: it asks the
 	// proxy to connect to a Service's cluster IP and port. If empty, no Service can be reached.
 	ServiceProxy string
@@ -221,7 +227,7 @@ func (c Config) binary(name string) string {
 	return filepath.Join(c.BinDir, name)
 }
 
-// checkBinaries names all missing programs.
+// checkBinaries names all programs that are missing or may not be run.
 func (c Config) checkBinaries(parts ...part) error {
 	if c.Kubelets > 0 {
 		parts = append(parts, part{Component: Component{Binary: containerBinary}})
@@ -230,14 +236,30 @@ func (c Config) checkBinaries(parts ...part) error {
 	for _, part := range parts {
 		path := c.binary(part.Binary)
 		if info, err := os.Stat(path); err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
-			missing = append(missing, path)
+			missing = append(missing, part.Binary)
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("missing %s: run `make tools` for the control plane and `make build` for the rest",
-			strings.Join(missing, ", "))
+		return fmt.Errorf("%s has no %s that may be run: unpack the whole archive of the sandbox again, or in a clone of the repository run `make tools build`",
+			c.BinDir, strings.Join(missing, ", "))
+	}
+	for _, part := range parts {
+		path := c.binary(part.Binary)
+		if of, own := processorOf(path), processorOf("/proc/self/exe"); of != elf.EM_NONE && own != elf.EM_NONE && of != own {
+			return fmt.Errorf("%s is for another processor: unpack berth-sandbox-%s-%s.tar.gz, the archive for this machine", path, runtime.GOOS, runtime.GOARCH)
+		}
 	}
 	return nil
+}
+
+// processorOf is the processor for which a program is, and EM_NONE for a script.
+func processorOf(path string) elf.Machine {
+	file, err := elf.Open(path)
+	if err != nil {
+		return elf.EM_NONE
+	}
+	defer file.Close()
+	return file.Machine
 }
 
 func orDefault(value, fallback string) string {

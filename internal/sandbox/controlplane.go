@@ -161,7 +161,7 @@ func (s *Sandbox) controllerManager() part {
 	return part{Component: Component{
 		Name: ControllerManager, Binary: "kube-controller-manager", User: "system:kube-controller-manager",
 		Args: func(in Instance) ([]string, error) {
-			return []string{
+			return append([]string{
 				"--kubeconfig=" + in.Kubeconfig,
 				// Its endpoint is for authenticated clients, except for the health check.
 				"--authentication-kubeconfig=" + in.Kubeconfig,
@@ -184,7 +184,7 @@ func (s *Sandbox) controllerManager() part {
 				"--concurrent-endpoint-syncs=10",
 				"--concurrent-service-endpoint-syncs=10",
 				"--concurrent-namespace-syncs=20",
-			}, nil
+			}, s.config.ControllerManagerFlags...), nil
 		},
 		Ready: func(in Instance) string { return "https://" + in.Address(securePort) + "/healthz" },
 	}}

@@ -100,6 +100,9 @@ func mayMount() bool {
 	return bits&sysAdmin != 0 && bits&netAdmin != 0
 }
 
+// KubeletDir has config.yaml, which the kubelet of that real node reads when it starts, and static-pods, a directory for files of pods that it runs by itself.
+func (s *Sandbox) KubeletDir(replica int) string { return s.instanceDir(Kubelet, replica) }
+
 func (s *Sandbox) containerdSocket(replica int) string {
 	return filepath.Join(s.instanceDir(Containerd, replica), "containerd.sock")
 }
@@ -136,10 +139,13 @@ func (s *Sandbox) kubelet() part {
 	return part{
 		eachUser: true,
 		Component: Component{
-			Name: Kubelet, Replicas: s.config.Kubelets, Binary: "kubelet", User: "system:node:" + Kubelet, Groups: []string{"system:nodes"},
+			Name: Kubelet, Replicas: s.config.Kubelets, Binary: orDefault(s.config.KubeletBinary, Kubelet), User: "system:node:" + Kubelet, Groups: []string{"system:nodes"},
 			Args: func(in Instance) ([]string, error) {
 				health, secure := in.Port(healthPort), in.Port(securePort)
 				address := s.network.address(0, in.Replica+1)
+				if err := os.MkdirAll(filepath.Join(in.Dir, "static-pods"), 0o700); err != nil {
+					return nil, err
+				}
 				config := filepath.Join(in.Dir, "config.yaml")
 				content := fmt.Sprintf(kubeletConfig, address, secure, health, s.credentials.caFile(),
 					s.footprint.cgroup(in.Replica), s.containerdSocket(in.Replica), in.Dir)

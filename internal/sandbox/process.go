@@ -110,7 +110,8 @@ func (p *process) signal(sig os.Signal) error {
 	if pid == 0 {
 		return fmt.Errorf("%s does not run now", p.title())
 	}
-	if err := cmd.Process.Signal(sig); err != nil {
+	// A process that has ended by itself a moment ago is killed as well.
+	if err := cmd.Process.Signal(sig); err != nil && (sig != syscall.SIGKILL || !errors.Is(err, os.ErrProcessDone)) {
 		return fmt.Errorf("sending %s to %s: %w", sig, p.title(), err)
 	}
 	if sig == syscall.SIGKILL {

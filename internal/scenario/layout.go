@@ -14,7 +14,8 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// Layout is where the pods of one spread are, as visible to anyone who may read pods, nodes, the spread and its workload.
+// Layout is where the pods of one spread are, as visible to anyone who may read pods, nodes, the spread and its
+// workload.
 type Layout struct {
 	Spread   string
 	Workload Reference
@@ -39,8 +40,8 @@ type Row struct {
 	Quota int32
 }
 
-// Observe makes the layout of a spread. replicas and pods are those of the workload. It ignores pods that the spread's filter does not select. node
-// returns nil if there is no node of the name. Then the pod is counted by its record only.
+// Observe makes the layout of a spread. replicas and pods are those of the workload. It ignores pods that the spread's
+// filter does not select. node returns nil if there is no node of the name. Then the pod is counted by its record only.
 func Observe(spread *v1beta1.WorkloadSpread, replicas int32, pods []*corev1.Pod, node func(name string) *corev1.Node) (Layout, error) {
 	policy, errs := subset.Compile(spread, field.NewPath("spec"))
 	if len(errs) > 0 {
@@ -94,8 +95,8 @@ const noSubset = "(none)"
 //	elastic  1     -
 //	(none)   1     -
 //
-// The first line has revisions if more than one revision has its own quotas, and pending and finished if there are such pods. The last row exists if
-// pods are in no subset.
+// The first line has revisions if more than one revision has its own quotas, and pending and finished if there are such
+// pods. The last row exists if pods are in no subset.
 func (l Layout) Table() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  %s  replicas %d", l.Spread, l.Workload, l.Replicas)

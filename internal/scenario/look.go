@@ -12,21 +12,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/snapshot"
+	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
 // look is a scenario's namespace at one moment.
 type look struct {
-	*snapshot.Snapshot
+	*lineage.Snapshot
 	namespace string
 	// owned are the pods of each owner and of the owners below it. The keys have no UID.
 	owned map[workload.Owner][]*corev1.Pod
 }
 
 func (p *Play) look(ctx context.Context) (*look, error) {
-	taken, err := snapshot.Take(ctx, p.client, clock.RealClock{})
+	taken, err := lineage.Take(ctx, p.client, clock.RealClock{})
 	if err != nil {
 		return nil, err
 	}
@@ -73,8 +73,9 @@ func (l *look) tables(ctx context.Context) (string, error) {
 	return Tables(layouts), nil
 }
 
-// underWay says what is still to happen after a step. It is empty when every controller has seen the last change of its objects, every workload has its
-// pods, and each pod is ready, has finished, or waits because the scheduler has refused it.
+// underWay says what is still to happen after a step. It is empty when every controller has seen the last change of its
+// objects, every workload has its pods, and each pod is ready, has finished, or waits because the scheduler has refused
+// it.
 func (l *look) underWay(applied map[Reference]Object) string {
 	for i := range l.Spreads {
 		if spread := &l.Spreads[i]; spread.Status.ObservedGeneration < spread.Generation {

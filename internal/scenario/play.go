@@ -24,7 +24,8 @@ import (
 )
 
 const (
-	// DefaultPatience is long, because the machine may be busy. A scenario whose tables are met does not wait this long.
+	// DefaultPatience is long, because the machine may be busy. A scenario whose tables are met does not wait this
+	// long.
 	DefaultPatience = 90 * time.Second
 	// lookEvery is the polling interval. A table depends on objects of several kinds, which no single watch covers.
 	lookEvery = 100 * time.Millisecond
@@ -128,8 +129,8 @@ func Start(ctx context.Context, stage Stage, scenario *Scenario) (*Play, error) 
 	return p, nil
 }
 
-// nodeName is the name of a node on the cluster. It is new for each play, because the fake kubelet needs 10 seconds to notice a node whose name it
-// knows.
+// nodeName is the name of a node on the cluster. It is new for each play, because the fake kubelet needs 10 seconds to
+// notice a node whose name it knows.
 func (p *Play) nodeName(name string) string { return p.Namespace + "-" + name }
 
 // End deletes everything that the scenario has created. Pods go before their nodes.
@@ -160,8 +161,8 @@ func (p *Play) End(ctx context.Context) error {
 	return p.client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.Namespace}})
 }
 
-// Run takes all steps. It passes each expect step to checked when its table is met, or when Patience has passed. If checked returns an error, the play
-// ends with that error. An error names the step that failed.
+// Run takes all steps. It passes each expect step to checked when its table is met, or when Patience has passed. If
+// checked returns an error, the play ends with that error. An error names the step that failed.
 func (p *Play) Run(ctx context.Context, checked func(Checkpoint) error) error {
 	for i, step := range p.scenario.Steps {
 		if p.Stepping != nil {
@@ -244,7 +245,8 @@ func (p *Play) cordon(ctx context.Context, group NodeGroup, unschedulable bool) 
 	return nil
 }
 
-// waitForBurst waits until a twentieth of the pods of the previous step is bound, so that most of them are not bound yet.
+// waitForBurst waits until a twentieth of the pods of the previous step is bound, so that most of them are not bound
+// yet.
 func (p *Play) waitForBurst(ctx context.Context) error {
 	return p.waitFor(ctx, "some pods to be bound", func() (string, error) {
 		now, err := p.look(ctx)
@@ -271,7 +273,8 @@ func (p *Play) waitForBurst(ctx context.Context) error {
 	})
 }
 
-// rest waits until the effects of a step are complete. Kill and expect do not need that: kill strikes in the middle, and expect waits by itself.
+// rest waits until the effects of a step are complete. Kill and expect do not need that: kill strikes in the middle,
+// and expect waits by itself.
 func (p *Play) rest(ctx context.Context, next Action) error {
 	switch next.(type) {
 	case Kill, Expect:

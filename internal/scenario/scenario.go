@@ -74,7 +74,8 @@ func ReferenceTo(object Object) Reference {
 	return Reference{Kind: object.GetKind(), Name: object.GetName()}
 }
 
-// kinds are the objects that a scenario may contain besides a WorkloadSpread of any version, with the types that check their fields.
+// kinds are the objects that a scenario may contain besides a WorkloadSpread of any version, with the types that check
+// their fields.
 var kinds = map[metav1.TypeMeta]func() any{
 	{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"}:  func() any { return &appsv1.Deployment{} },
 	{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "ReplicaSet"}:  func() any { return &appsv1.ReplicaSet{} },
@@ -84,7 +85,8 @@ var kinds = map[metav1.TypeMeta]func() any{
 
 const kindsInWords = "a WorkloadSpread, Deployment, ReplicaSet, StatefulSet or Job"
 
-// Parse reads a scenario. It reports all errors at once. They begin with file:line, where file is name, and say what is wrong and what to do.
+// Parse reads a scenario. It reports all errors at once. They begin with file:line, where file is name, and say what is
+// wrong and what to do.
 func Parse(name string, data []byte) (*Scenario, error) {
 	archive := txtar.Parse(data)
 	p := &parser{
@@ -151,7 +153,8 @@ type parser struct {
 	unused map[string]int
 	// applied are the objects that exist after the steps read so far.
 	applied map[Reference]bool
-	// undecoded is true if objects are missing because they could not be decoded. Then references to them cause no further errors.
+	// undecoded is true if objects are missing because they could not be decoded. Then references to them cause no
+	// further errors.
 	undecoded bool
 	errs      []lineError
 }

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Step is one line of a scenario's steps. A step takes effect at once, and the cluster settles before the next step. Kill is an exception: it strikes
-// while the step before it is under way.
+// Step is one line of a scenario's steps. A step takes effect at once, and the cluster settles before the next step.
+// Kill is an exception: it strikes while the step before it is under way.
 type Step struct {
 	// Line of the step in the file.
 	Line int
@@ -37,7 +37,8 @@ type (
 	Uncordon struct{ Group NodeGroup }
 	// Kill sends SIGKILL to one of Berth's components. The sandbox starts it again.
 	Kill struct{ Component string }
-	// Expect waits until the tables of all spreads, sorted by name and separated by empty lines, equal a section of the file.
+	// Expect waits until the tables of all spreads, sorted by name and separated by empty lines, equal a section of the
+	// file.
 	Expect struct {
 		Section string
 		Table   string
@@ -52,7 +53,8 @@ func (Uncordon) isAction() {}
 func (Kill) isAction()     {}
 func (Expect) isAction()   {}
 
-// commands are the words that a step may begin with, with their parsers. A parser that returns nil has reported an error.
+// commands are the words that a step may begin with, with their parsers. A parser that returns nil has reported an
+// error.
 var commands = map[string]func(p *parser, line int, args []string) Action{
 	"apply":    parseApply,
 	"scale":    parseScale,

@@ -15,13 +15,16 @@ type Place struct {
 	Wanted int32
 }
 
-// Approach returns how many replicas each place is to be asked for next, in the order of the places, so that all end up with what is wanted, and nothing that runs goes before there
-// is something in its place:
+// Approach returns how many replicas each place is to be asked for next, in the order of the places, so that all end up
+// with what is wanted, and nothing that runs goes before there is something in its place:
 //
-//   - Running replicas of a place that has too many stay as long as places lack ready ones, as far as the limit allows. Ready ones stay before others. The rest goes at once.
-//   - Into what is left below the limit, places first keep what they have, and then they grow. If there is too little for what they have, replicas that do not run go.
+//   - Running replicas of a place that has too many stay as long as places lack ready ones, as far as the limit allows.
+//     Ready ones stay before others. The rest goes at once.
+//   - Into what is left below the limit, places first keep what they have, and then they grow. If there is too little
+//     for what they have, replicas that do not run go.
 //
-// Nothing that runs and is wanted goes. A caller that carries out what is lowered before what is raised never has more than limit replicas in all places, unless more than that run.
+// Nothing that runs and is wanted goes. A caller that carries out what is lowered before what is raised never has more
+// than limit replicas in all places, unless more than that run.
 func Approach(limit int32, places []Place) []int32 {
 	growing, going := make([]Claim, len(places)), make([]Claim, len(places))
 	var run, lack int32
@@ -48,8 +51,8 @@ func Approach(limit int32, places []Place) []int32 {
 	return next
 }
 
-// Overflow adds to what Divide gave what it has left over for want of capacity: replicas that wait. They wait where replicas are asked for now, in the slice has, if the maximums
-// allow that, or else where they are due.
+// Overflow adds to what Divide gave what it has left over for want of capacity: replicas that wait. They wait where
+// replicas are asked for now, in the slice has, if the maximums allow that, or else where they are due.
 func Overflow(total int32, claims []Claim, got, has []int32) []int32 {
 	var sum int64
 	for _, n := range got {
@@ -70,7 +73,8 @@ func Overflow(total int32, claims []Claim, got, has []int32) []int32 {
 	return Divide(total, open, true)
 }
 
-// Afford takes from the raises of places, from the last ones first, what other places keep that were to give it up: a place whose write fails keeps no others from growing into the rest.
+// Afford takes from the raises of places, from the last ones first, what other places keep that were to give it up: a
+// place whose write fails keeps no others from growing into the rest.
 func Afford(raises []int32, kept int64) {
 	for i := len(raises) - 1; i >= 0 && kept > 0; i-- {
 		less := min(int64(raises[i]), kept)

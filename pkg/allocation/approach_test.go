@@ -38,8 +38,9 @@ func TestApproach(t *testing.T) {
 	}
 }
 
-// TestApproachArrives lets random places go to random shares, where replicas get a node and become ready or not. The sum never exceeds the limit, ready replicas never become fewer than the total
-// because of a move, and if all get ready, every place arrives.
+// TestApproachArrives lets random places go to random shares, where replicas get a node and become ready or not. The
+// sum never exceeds the limit, ready replicas never become fewer than the total because of a move, and if all get
+// ready, every place arrives.
 func TestApproachArrives(t *testing.T) { worlds.Check(t, "places", 2000, approach) }
 
 func approach(t rapid.TB, r *worlds.History) {

@@ -1,5 +1,5 @@
-// Package allocation divides a number of replicas over places: the subsets of a spread, the zones of a workload, the members of a federation. It is plain
-// data, without client and clock. Begin reading at Divide.
+// Package allocation divides a number of replicas over places: the subsets of a spread, the zones of a workload, the
+// members of a federation. It is plain data, without client and clock. Begin reading at Divide.
 package allocation
 
 import (
@@ -21,29 +21,32 @@ type Claim struct {
 	Min int32
 	// Max is the greatest number that the place may have. Its zero value closes the place; Unlimited bounds nothing.
 	Max int32
-	// Capacity is how many replicas the place can run at present. Its zero value closes the place; Unlimited bounds nothing.
+	// Capacity is how many replicas the place can run at present. Its zero value closes the place; Unlimited bounds
+	// nothing.
 	Capacity int32
-	// Weight is the share of the place, in proportion to the weights of the other claims. 0 is no share: if any other claim has a weight, the place gets
-	// no more than its minimum and, unless replicas may move, what it has.
+	// Weight is the share of the place, in proportion to the weights of the other claims. 0 is no share: if any other
+	// claim has a weight, the place gets no more than its minimum and, unless replicas may move, what it has.
 	Weight int32
 	// Current is how many replicas the place has now. It matters only if replicas may not move.
 	Current int32
 	// Order is that of minimums, and of everything if no claim has a weight. Lower numbers come first.
 	Order int
-	// Tie decides between claims whose next replica is due at the same time and whose weights are equal. Lower numbers come first.
+	// Tie decides between claims whose next replica is due at the same time and whose weights are equal. Lower numbers
+	// come first.
 	Tie int
 }
 
 // room is the upper bound of a claim.
 func (c *Claim) room() int32 { return max(min(c.Max, c.Capacity), 0) }
 
-// Divide returns how many of total replicas each claim gets, in the order of the claims. What nobody may take is not in the result: the sum is at most
-// total.
+// Divide returns how many of total replicas each claim gets, in the order of the claims. What nobody may take is not in
+// the result: the sum is at most total.
 //
 //  1. Minimums come first, in order.
-//  2. Without rebalance each claim then keeps what it has, within its bounds. If this does not fit into the total, what it has is its upper bound.
-//  3. The rest goes one by one to the claim with the greatest weight / (2·assigned + 1), as in the method of Webster and Sainte-Laguë. If no claim has a
-//     weight, it goes in order.
+//  2. Without rebalance each claim then keeps what it has, within its bounds. If this does not fit into the total, what
+//     it has is its upper bound.
+//  3. The rest goes one by one to the claim with the greatest weight / (2·assigned + 1), as in the method of Webster
+//     and Sainte-Laguë. If no claim has a weight, it goes in order.
 //  4. Claims without weight keep what is still left of what they have.
 func Divide(total int32, claims []Claim, rebalance bool) []int32 {
 	d := &division{claims: claims, got: make([]int32, len(claims)), bound: make([]int32, len(claims)), left: max(total, 0)}
@@ -132,9 +135,10 @@ func (d *division) share() {
 
 func (d *division) wants(i int) bool { return d.claims[i].Weight > 0 && d.got[i] < d.bound[i] }
 
-// jump gives at once what the loop in share would give one by one, but for about one replica for each claim. The loop gives replicas in falling order of
-// their quotient, weight / (2·assigned + 1). So it gives all replicas with a quotient above some number before any other. jump finds such a number by
-// bisection, so that these replicas are not more than are left.
+// jump gives at once what the loop in share would give one by one, but for about one replica for each claim. The loop
+// gives replicas in falling order of their quotient, weight / (2·assigned + 1). So it gives all replicas with a
+// quotient above some number before any other. jump finds such a number by bisection, so that these replicas are not
+// more than are left.
 func (d *division) jump() {
 	const least = math.SmallestNonzeroFloat32 // every quotient is greater
 	if d.above(least, nil) <= int64(d.left) {
@@ -153,7 +157,8 @@ func (d *division) jump() {
 	d.above(enough, func(i int, n int32) { d.give(i, n-1) })
 }
 
-// above is how many more replicas have a quotient above this one. It calls visit, unless that is nil, with the number of each claim.
+// above is how many more replicas have a quotient above this one. It calls visit, unless that is nil, with the number
+// of each claim.
 func (d *division) above(quotient float64, visit func(i int, n int32)) (sum int64) {
 	for i := range d.claims {
 		if !d.wants(i) {
@@ -191,8 +196,9 @@ func (h *next) Less(i, j int) bool {
 	return cmp.Or(CompareShares(x.Weight, h.got[a], y.Weight, h.got[b]), cmp.Compare(x.Tie, y.Tie), strings.Compare(x.Name, y.Name)) < 0
 }
 
-// CompareShares compares two claims by which of them is due for the next replica: the one with the greater weight / (2·assigned + 1), without rounding;
-// if these are equal, the one with the greater weight. It is negative for the first claim, and 0 if both are equal. No number is negative.
+// CompareShares compares two claims by which of them is due for the next replica: the one with the greater weight /
+// (2·assigned + 1), without rounding; if these are equal, the one with the greater weight. It is negative for the first
+// claim, and 0 if both are equal. No number is negative.
 func CompareShares(weight, assigned, otherWeight, otherAssigned int32) int {
 	return cmp.Or(
 		cmp.Compare(uint64(otherWeight)*(2*uint64(assigned)+1), uint64(weight)*(2*uint64(otherAssigned)+1)), // below 2^63

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-project/berth/test/testkit/worlds"
 )
 
-// federated are the claims of clusters A, B and C as a federated ReplicaSet makes them: minimums go by weight and name, ties by name descending, and a
-// cluster without a weight gets its minimum only.
+// federated are the claims of clusters A, B and C as a federated ReplicaSet makes them: minimums go by weight and name,
+// ties by name descending, and a cluster without a weight gets its minimum only.
 func federated(a, b, c Claim) []Claim {
 	claims := []Claim{a, b, c}
 	for i := range claims {
@@ -174,8 +174,9 @@ func TestHistories(t *testing.T) {
 	worlds.Replay(t, map[string]worlds.Play{"claims": divide, "places": approach})
 }
 
-// Quotients of large numbers may differ by less than a float64 can tell. Here two claims are due for their last replica at nearly the same time, and only
-// one replica is left. No claim may have a replica that another one is due for earlier.
+// Quotients of large numbers may differ by less than a float64 can tell. Here two claims are due for their last replica
+// at nearly the same time, and only one replica is left. No claim may have a replica that another one is due for
+// earlier.
 func TestSharesOfLargeNumbersAreExact(t *testing.T) {
 	for seed := range uint64(2_000) {
 		r := rand.New(rand.NewPCG(seed, 1))

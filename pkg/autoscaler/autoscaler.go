@@ -1,5 +1,5 @@
-// Package autoscaler finds out whether the cluster has a node autoscaler. Spreads with binding Auto gate their pods beside one, because it cannot see
-// quotas and reads only the pods; see docs/node-autoscalers.md.
+// Package autoscaler finds out whether the cluster has a node autoscaler. Spreads with binding Auto gate their pods
+// beside one, because it cannot see quotas and reads only the pods; see docs/node-autoscalers.md.
 package autoscaler
 
 import (
@@ -26,7 +26,8 @@ type Name string
 const (
 	// Karpenter is there if the API server has the group karpenter.sh.
 	Karpenter Name = "karpenter"
-	// ClusterAutoscaler is there if it has written its status, unless it runs with --write-status-configmap=false or in another namespace.
+	// ClusterAutoscaler is there if it has written its status, unless it runs with --write-status-configmap=false or in
+	// another namespace.
 	ClusterAutoscaler Name = "cluster-autoscaler"
 	// Configured is one that the installation says it has.
 	Configured Name = "configured"
@@ -37,8 +38,8 @@ const karpenterGroup = "karpenter.sh"
 // statusOfClusterAutoscaler is the default of its flags --namespace and --status-config-map-name.
 var statusOfClusterAutoscaler = client.ObjectKey{Namespace: "kube-system", Name: "cluster-autoscaler-status"}
 
-// find looks for a node autoscaler. It asks for one API group only, because the list of all of them is large. The reader should not be a cache. The error
-// says that it is not known whether there is one.
+// find looks for a node autoscaler. It asks for one API group only, because the list of all of them is large. The
+// reader should not be a cache. The error says that it is not known whether there is one.
 func find(ctx context.Context, server rest.Interface, reader client.Reader) (Name, error) {
 	switch err := server.Get().AbsPath("/apis", karpenterGroup).Do(ctx).Error(); {
 	case err == nil:
@@ -95,8 +96,8 @@ type Detector struct {
 
 var _ manager.LeaderElectionRunnable = &Detector{}
 
-// Setup makes the detector of a process. With setting Auto it looks once before Setup returns, and every 30 s while the manager runs, on every replica.
-// An empty setting is Auto.
+// Setup makes the detector of a process. With setting Auto it looks once before Setup returns, and every 30 s while the
+// manager runs, on every replica. An empty setting is Auto.
 func Setup(ctx context.Context, mgr manager.Manager, setting Setting) (*Detector, error) {
 	d := &Detector{}
 	switch setting {

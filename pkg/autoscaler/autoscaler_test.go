@@ -20,7 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// serving is a client of an API server that answers about these API groups with these codes, and about others with 404 as text, as the real one does.
+// serving is a client of an API server that answers about these API groups with these codes, and about others with 404
+// as text, as the real one does.
 func serving(t *testing.T, groups map[string]int) rest.Interface {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
@@ -19,11 +20,13 @@ type Facts struct {
 	Workloads []Workload
 	// Unread are the kinds of workloads that own some of the pods and whose number of replicas cannot be read.
 	Unread []string
+	// Elsewhere are the kinds of targets that have pods in other clusters too, and ask for a number in all of them.
+	Elsewhere []string
 	// Subsets are the workloads whose pods are all in one subset. Only budgets with perSubset have them.
 	Subsets []SubsetWorkload
 	// Unplaced is how many pods are missing of workloads that have pods in several subsets.
 	Unplaced int32
-	// Forgotten are the workloads in Policy.Remembered that are gone, or have no pods in the budget any more.
+	// Forgotten are the workloads in the status of the budget that are gone, or have no pods in the budget any more.
 	Forgotten []types.UID
 	// Ledger of the budget. This package does not change it.
 	Ledger []v1beta1.LedgerEntry
@@ -71,10 +74,7 @@ type Tally struct {
 //	Available = pods that are Available and not in the ledger
 func (p *Policy) Tally(f Facts) Tally {
 	var t Tally
-	recorded := make(map[types.UID]bool, len(f.Ledger))
-	for i := range f.Ledger {
-		recorded[f.Ledger[i].UID] = true
-	}
+	recorded := recordedIn(f.Ledger)
 	var total int64
 	for i := range f.Workloads {
 		total += int64(max(f.Workloads[i].Replicas, 0))
@@ -84,7 +84,7 @@ func (p *Policy) Tally(f Facts) Tally {
 		if pod.Unmanaged && pod.State != Gone && pod.State != Exempt {
 			t.Unmanaged++
 		}
-		if pod.State == Available && !recorded[pod.UID] {
+		if pod.State == Available && !recorded.Has(pod.UID) {
 			t.Available++
 		}
 	}
@@ -101,6 +101,15 @@ func (p *Policy) Tally(f Facts) Tally {
 	return t
 }
 
+// recordedIn are the pods that have an entry.
+func recordedIn(ledger []v1beta1.LedgerEntry) sets.Set[types.UID] {
+	recorded := make(sets.Set[types.UID], len(ledger))
+	for i := range ledger {
+		recorded.Insert(ledger[i].UID)
+	}
+	return recorded
+}
+
 // unknown is Tally.Unknown. Pods without a controller count while they exist, beside pods of a workload that tells its replicas. If there is no such
 // workload, they have probably lost theirs, and the budget holds them, as a PodDisruptionBudget does. Beside pods of a workload that is gone it does not: the
 // garbage collector has to delete these.
@@ -110,6 +119,8 @@ func (p *Policy) unknown(f Facts, unmanaged int32) string {
 	switch {
 	case !p.needsReplicas():
 		return ""
+	case len(f.Elsewhere) > 0:
+		return fmt.Sprintf("the replicas of a %s are in other clusters too; recreate the budget with selector in place of targetRef, in each cluster, or %s", some(f.Elsewhere), remedy)
 	case len(f.Unread) > 0:
 		return fmt.Sprintf("Berth cannot read how many replicas %s asks for; let it read the kind and its scale subresource, if the API server serves them, or %s", some(f.Unread), remedy)
 	case unmanaged > 0 && !slices.ContainsFunc(f.Workloads, func(w Workload) bool { return w.Gone || w.Replicas > 0 }):
@@ -198,8 +209,7 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 	for i := range d.Ledger {
 		at[d.Ledger[i].UID] = i
 	}
-	missing, counted := "", -1      // with as many entries as counted
-	written := map[types.UID]bool{} // the pods of entries that this decision writes: it renews an entry at most once
+	missing, counted := "", -1 // with as many entries as counted
 	for i := range requests {
 		r := &requests[i]
 		pod, found := pods[r.UID]
@@ -227,16 +237,15 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 			d.Verdicts[i] = verdict
 			continue
 		}
+		if recorded && index < len(f.Ledger) && f.Ledger[index].Renewals >= MaxRenewals {
+			d.Verdicts[i] = Verdict{Reason: v1beta1.ReasonApprovalUnused, Message: p.unused(r)}
+			continue
+		}
 		if recorded {
-			entry, ok := renew(d.Ledger[index], r, now)
-			if !ok {
-				d.Verdicts[i] = Verdict{Reason: v1beta1.ReasonApprovalUnused, Message: p.unused(r)}
-				continue
+			d.Ledger[index], d.Changed = renew(d.Ledger[index], r, now), true
+			if index < len(f.Ledger) {
+				d.Ledger[index].Renewals = f.Ledger[index].Renewals + 1 // once, however many requests there are
 			}
-			if written[r.UID] {
-				entry.Renewals = d.Ledger[index].Renewals
-			}
-			d.Ledger[index], d.Changed, written[r.UID] = entry, true, true
 			d.Verdicts[i] = Verdict{Allowed: true, Reason: v1beta1.ReasonApproved}
 			continue
 		}
@@ -247,7 +256,7 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 		d.Verdicts[i] = verdict
 		at[r.UID] = len(d.Ledger)
 		d.Ledger = append(d.Ledger, v1beta1.LedgerEntry{UID: r.UID, Name: r.Name, Operation: r.Operation, Generation: r.Generation, Revision: r.Revision, Time: now})
-		d.Changed, written[r.UID] = true, true
+		d.Changed = true
 		if pod.State == Available {
 			d.Tally.take(pod)
 			d.Tally.Allowed = p.allowed(&d.Tally)
@@ -326,8 +335,8 @@ func (p *Policy) refusal(r *Request, reason v1beta1.Reason, t Tally, subset stri
 }
 
 func (p *Policy) unused(r *Request) string {
-	return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s has allowed this %d times and it never happened, so something else refuses it; look for another webhook or policy, and "+
-		"try again when the approval has expired", r.Name, verbs[r.Operation], p.Name, MaxRenewals+1)
+	return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s has allowed this more than %d times and it never happened, so something else refuses it; look for another webhook or policy, and "+
+		"try again when the approval has expired", r.Name, verbs[r.Operation], p.Name, MaxRenewals)
 }
 
 func (p *Policy) ledgerFull(r *Request, entries int) string {

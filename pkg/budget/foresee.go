@@ -29,7 +29,7 @@ type Forecast struct {
 func (p *Policy) Forecast(pub *v1beta1.PodUnavailableBudget, operation v1beta1.Operation) *Forecast {
 	f := &Forecast{
 		policy: p, operation: operation, protects: p.Protects(operation), observed: pub.Status.ObservedGeneration == pub.Generation,
-		recorded: make(sets.Set[types.UID], len(pub.Status.Ledger)), replacing: sets.New[types.UID](), places: p.ReplaceFirst - len(pub.Status.Replacing),
+		recorded: recordedIn(pub.Status.Ledger), replacing: sets.New[types.UID](), places: p.ReplaceFirst - len(pub.Status.Replacing),
 		tally: Tally{Total: pub.Status.TotalReplicas, Desired: pub.Status.DesiredAvailable, Available: pub.Status.CurrentAvailable},
 	}
 	if p.perSubset != nil { // a pod does not tell its subset here, so the limits of the subsets count together
@@ -37,9 +37,6 @@ func (p *Policy) Forecast(pub *v1beta1.PodUnavailableBudget, operation v1beta1.O
 	}
 	for i := range pub.Status.Replacing {
 		f.replacing.Insert(pub.Status.Replacing[i].UID)
-	}
-	for i := range pub.Status.Ledger {
-		f.recorded.Insert(pub.Status.Ledger[i].UID)
 	}
 	return f
 }

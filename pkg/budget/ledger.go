@@ -6,41 +6,27 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
-// MaxRenewals is how often the approval of one operation is renewed. If the operation still has not happened, something else refuses it, such as a
-// PodDisruptionBudget or another webhook. A client that retries for ever would keep the pod counted as unavailable for ever. So the entry is not
-// renewed any more, and expires. The API server itself asks several times about one operation if the pod changes meanwhile, and that must not use up
-// the renewals.
-const MaxRenewals = 20
+// MaxRenewals is how often the approval of an operation on a pod is renewed. If its entry is still there, something else refuses the operation, such as another
+// webhook. The entry then expires, so that others who wait for the room get their turn.
+const MaxRenewals = 100
 
 // renew approves an operation on a pod that has an entry. The entry always changes, which restarts its expiry: so it outlives the request, whatever the
-// clocks say. ok is false if the entry must be left to expire.
-func renew(entry v1beta1.LedgerEntry, r *Request, now metav1.Time) (_ v1beta1.LedgerEntry, ok bool) {
-	operation := entry.Operation
-	if rank(r.Operation) > rank(operation) {
-		operation = r.Operation
+// clocks say.
+func renew(entry v1beta1.LedgerEntry, r *Request, now metav1.Time) v1beta1.LedgerEntry {
+	if rank(r.Operation) > rank(entry.Operation) {
+		entry.Operation = r.Operation
 	}
-	generation := max(entry.Generation, r.Generation)
-	revision := entry.Revision
-	if r.Revision != "" && !isAfter(revision, r.Revision) {
-		revision = r.Revision
+	if r.Revision != "" && !isAfter(entry.Revision, r.Revision) {
+		entry.Revision = r.Revision
 	}
-	switch again := operation == entry.Operation && generation == entry.Generation && revision == entry.Revision; {
-	case again && entry.Renewals >= MaxRenewals:
-		return entry, false
-	case again:
-		entry.Renewals++
-	default:
-		entry.Renewals = 1
-	}
-	entry.Operation, entry.Generation, entry.Revision, entry.Time = operation, generation, revision, now
-	return entry, true
+	entry.Generation, entry.Time = max(entry.Generation, r.Generation), now
+	return entry
 }
 
 // rank orders operations. One that removes a pod outranks one that changes it: a changed pod can be proven available again, a deleted one cannot.
@@ -69,7 +55,7 @@ func rank(operation v1beta1.Operation) int {
 // A running pod that the budget does not cover, or that is exempt, proves nothing: it may come back before the operation happens. Meanwhile its entry
 // lowers no count.
 func Settled(entry *v1beta1.LedgerEntry, pod *corev1.Pod) bool {
-	if pod == nil || pod.DeletionTimestamp != nil || HasEnded(pod) {
+	if pod == nil || !podstate.IsActive(pod) {
 		return true
 	}
 	if entry.Revision != "" && !isAfter(pod.ResourceVersion, entry.Revision) {
@@ -96,21 +82,6 @@ func MayExpire(entry *v1beta1.LedgerEntry, pod *corev1.Pod) bool {
 		return pod == nil || specObserved(pod) && !says(pod, corev1.PodResizeInProgress)
 	default:
 		return true
-	}
-}
-
-// Happened is true if the pod shows that the operation took place. That alone does not prove that it is over. pod is nil if the budget's selector does
-// not select it. ignored selects the pods that the budget ignores; nil ignores none.
-func Happened(entry *v1beta1.LedgerEntry, pod *corev1.Pod, ignored labels.Selector) bool {
-	switch entry.Operation {
-	case v1beta1.OperationUpdate, v1beta1.OperationResize:
-		return pod != nil && pod.Generation >= entry.Generation
-	case v1beta1.OperationUnready:
-		return pod != nil && !serves(pod)
-	case v1beta1.OperationLeave:
-		return pod == nil || IsExempt(pod, ignored)
-	default:
-		return false
 	}
 }
 
@@ -187,16 +158,7 @@ func full(image string) string {
 
 // sameResources compares CPU and memory, the resources that can be changed in place.
 func sameResources(a, b *corev1.ResourceRequirements) bool {
-	return sameAmounts(a.Requests, b.Requests) && sameAmounts(a.Limits, b.Limits)
-}
-
-func sameAmounts(a, b corev1.ResourceList) bool {
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		if !equality.Semantic.DeepEqual(a[name], b[name]) {
-			return false
-		}
-	}
-	return true
+	return !amountDiffers(corev1.ResourceCPU, a, b) && !amountDiffers(corev1.ResourceMemory, a, b)
 }
 
 // resizing is true while a resize may still restart a container. An infeasible resize does not.

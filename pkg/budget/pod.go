@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -98,7 +99,7 @@ func changesOf(pod *corev1.Pod) int64 {
 // stateOf is the state of a pod without doubts about it.
 func stateOf(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) (_ State, why string) {
 	switch {
-	case HasEnded(pod):
+	case podstate.HasEnded(pod):
 		return Gone, ""
 	case pod.DeletionTimestamp != nil:
 		return Gone, "terminates"
@@ -123,11 +124,6 @@ func stateOf(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) (_ State, 
 // original one.
 func endsBySchedule(pod *corev1.Pod) bool {
 	return pod.Spec.ActiveDeadlineSeconds != nil && (pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || lastWrite(pod, "f:activeDeadlineSeconds", pod.CreationTimestamp.Add(time.Second)) != 0)
-}
-
-// HasEnded is true for a pod that has succeeded or failed: nothing runs in it any more.
-func HasEnded(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // IsExempt is true for a pod with NoProtectAnnotation, which is in no budget, and for a pod that the budget ignores. A nil selector ignores none.

@@ -31,8 +31,6 @@ type Policy struct {
 	Ignored labels.Selector
 	// Replicas replaces the number of pods that workloads ask for, unless all of them are gone. If it is nil, the workloads' numbers count.
 	Replicas *int32
-	// Remembered are the workloads of subsets that an earlier count has found. Nil without perSubset.
-	Remembered []v1beta1.SubsetWorkload
 	// Warnings are about valid settings that the author probably did not mean.
 	Warnings []string
 
@@ -72,7 +70,7 @@ func Compile(pub *v1beta1.PodUnavailableBudget) (*Policy, field.ErrorList) {
 	errs := p.compileSubject(&pub.Spec, spec)
 	p.compileReplaceFirst(&pub.Spec, spec)
 	errs = append(errs, p.compileAmounts(&pub.Spec, spec)...)
-	errs = append(errs, p.compilePerSubset(pub, spec.Child("perSubset"))...)
+	errs = append(errs, p.compilePerSubset(pub.Spec.PerSubset, spec.Child("perSubset"))...)
 	switch pub.Spec.UnhealthyPodPolicy {
 	case "", v1beta1.AlwaysAllowUnhealthy, v1beta1.IfHealthyBudget:
 	default:
@@ -92,7 +90,12 @@ func Compile(pub *v1beta1.PodUnavailableBudget) (*Policy, field.ErrorList) {
 	if replicas := p.Replicas; replicas != nil && *replicas < 0 {
 		errs = append(errs, field.Invalid(spec.Child("protectTotalReplicas"), *replicas, "must be a number of pods"))
 	}
-	p.compileAnnotations(pub)
+	p.exemptingNeedsRoom = pub.Annotations[v1beta1.NoProtectNeedsRoomAnnotation] == "true"
+	for _, err := range p.compileAnnotations(pub) {
+		if err.Type == field.ErrorTypeInvalid { // a typing error in an existing budget must not remove the protection
+			p.warn("%v; Berth ignores what it cannot read", err)
+		}
+	}
 	if len(errs) > 0 {
 		return nil, errs
 	}
@@ -211,60 +214,55 @@ func parseIgnored(selector *metav1.LabelSelector) (labels.Selector, error) {
 }
 
 // compileAnnotations reads the annotations that a v1alpha1 budget has in place of fields. Conversion makes fields of them unless the field would not
-// become the same annotation again. A field that is set takes precedence.
-//
-// It ignores values that it cannot read, and adds a warning: a typing error in an existing budget must not remove the protection.
-func (p *Policy) compileAnnotations(pub *v1beta1.PodUnavailableBudget) {
-	path := field.NewPath("metadata", "annotations")
-	p.exemptingNeedsRoom = pub.Annotations[v1beta1.NoProtectNeedsRoomAnnotation] == "true"
-	if value, found := pub.Annotations[v1beta1.ProtectTotalReplicasAnnotation]; found && pub.Spec.ProtectTotalReplicas == nil {
-		if replicas, err := parseReplicas(value); err == nil {
-			p.Replicas = &replicas
-		} else {
-			p.warn("%s: %q is not used, because it is not a number of pods", path.Key(v1beta1.ProtectTotalReplicasAnnotation), value)
+// become the same annotation again. A field that is set takes precedence. The errors are about annotations that it does not use, in full or in part.
+func (p *Policy) compileAnnotations(pub *v1beta1.PodUnavailableBudget) (errs field.ErrorList) {
+	read := func(annotation, name string, given bool, use func(value string) error) {
+		path := field.NewPath("metadata", "annotations").Key(annotation)
+		value, found := pub.Annotations[annotation]
+		if !found {
+			return
+		}
+		if given {
+			errs = append(errs, field.Forbidden(path, fmt.Sprintf("has no effect beside spec.%s; remove it", name)))
+		} else if err := use(value); err != nil {
+			errs = append(errs, field.Invalid(path, value, err.Error()))
 		}
 	}
-	if value, found := pub.Annotations[v1beta1.IgnoredPodSelectorAnnotation]; found && pub.Spec.IgnoredPodSelector == nil {
-		if ignored, err := parseIgnoredText(value); err == nil {
-			p.Ignored = ignored
-		} else {
-			p.warn("%s: %q is not used, because it is not a label selector in JSON: %v", path.Key(v1beta1.IgnoredPodSelectorAnnotation), value, err)
+	read(v1beta1.ProtectTotalReplicasAnnotation, "protectTotalReplicas", pub.Spec.ProtectTotalReplicas != nil, func(value string) error {
+		n, err := strconv.ParseUint(value, 10, 31)
+		if err != nil {
+			return errors.New("must be a number of pods")
 		}
-	}
-	if p.protected != nil {
-		return
-	}
-	protected, unknown := parseOperations(pub.Annotations[v1beta1.ProtectOperationsAnnotation])
-	for _, name := range unknown {
-		p.warn("%s: %q is not one of DELETE, EVICT, UPDATE, RESIZE", path.Key(v1beta1.ProtectOperationsAnnotation), name)
-	}
-	p.protected = protected
-}
-
-// parseOperations returns nil for an empty list, and for a list of unknown names only.
-func parseOperations(text string) (protected []v1beta1.Operation, unknown []string) {
-	if strings.TrimSpace(text) == "" {
-		return nil, nil
-	}
-	for name := range strings.SplitSeq(text, ",") {
-		name = strings.TrimSpace(name)
-		if operation := v1beta1.Operation(strings.ToUpper(name)); slices.Contains(v1beta1.ProtectableOperations, operation) {
-			protected = append(protected, operation)
-		} else {
-			unknown = append(unknown, name)
+		p.Replicas = ptr.To(int32(n))
+		return nil
+	})
+	read(v1beta1.ProtectOperationsAnnotation, "protectOperations", len(pub.Spec.ProtectOperations) > 0, func(value string) (err error) {
+		for name := range strings.SplitSeq(value, ",") {
+			name = strings.TrimSpace(name)
+			if operation := v1beta1.Operation(strings.ToUpper(name)); slices.Contains(v1beta1.ProtectableOperations, operation) {
+				p.protected = append(p.protected, operation)
+			} else if strings.TrimSpace(value) != "" { // which protects from all
+				err = fmt.Errorf("%q is not an operation; must be some of DELETE, EVICT, UPDATE, RESIZE, separated by commas", name)
+			}
 		}
-	}
-	return protected, unknown
-}
-
-func parseIgnoredText(text string) (labels.Selector, error) {
-	selector := &metav1.LabelSelector{}
-	strict := json.NewDecoder(strings.NewReader(text))
-	strict.DisallowUnknownFields()
-	if err := strict.Decode(selector); err != nil {
-		return nil, err
-	}
-	return parseIgnored(selector)
+		return err
+	})
+	read(v1beta1.IgnoredPodSelectorAnnotation, "ignoredPodSelector", pub.Spec.IgnoredPodSelector != nil, func(value string) error {
+		selector := &metav1.LabelSelector{}
+		strict := json.NewDecoder(strings.NewReader(value))
+		strict.DisallowUnknownFields()
+		err := strict.Decode(selector)
+		var ignored labels.Selector
+		if err == nil {
+			ignored, err = parseIgnored(selector)
+		}
+		if err != nil {
+			return fmt.Errorf(`must be a label selector in JSON, for instance {"matchLabels":{"app":"web"}}: %w`, err)
+		}
+		p.Ignored = ignored
+		return nil
+	})
+	return errs
 }
 
 func (p *Policy) warn(format string, args ...any) {

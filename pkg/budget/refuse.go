@@ -1,11 +1,7 @@
 package budget
 
 import (
-	"errors"
-	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -16,43 +12,7 @@ import (
 // Refuse returns the errors for which the webhook refuses a new budget although Compile accepts it. Such a budget is most likely not what its author
 // meant, and OpenKruise refuses it too. Existing budgets with these errors stay in use, so that a new rule takes protection from nobody.
 func Refuse(pub *v1beta1.PodUnavailableBudget) field.ErrorList {
-	return append(refuseSubject(&pub.Spec), refuseAnnotations(pub)...)
-}
-
-// refuseAnnotations refuses annotations that stand for a field and that Compile would ignore.
-func refuseAnnotations(pub *v1beta1.PodUnavailableBudget) field.ErrorList {
-	var errs field.ErrorList
-	path := field.NewPath("metadata", "annotations")
-	check := func(annotation, name string, given bool, read func(value string) error) {
-		value, found := pub.Annotations[annotation]
-		if !found {
-			return
-		}
-		if given {
-			errs = append(errs, field.Forbidden(path.Key(annotation), fmt.Sprintf("has no effect beside spec.%s; remove it", name)))
-		} else if err := read(value); err != nil {
-			errs = append(errs, field.Invalid(path.Key(annotation), value, err.Error()))
-		}
-	}
-	check(v1beta1.ProtectTotalReplicasAnnotation, "protectTotalReplicas", pub.Spec.ProtectTotalReplicas != nil, func(value string) error {
-		if _, err := parseReplicas(value); err != nil {
-			return errors.New("must be a number of pods")
-		}
-		return nil
-	})
-	check(v1beta1.ProtectOperationsAnnotation, "protectOperations", len(pub.Spec.ProtectOperations) > 0, func(value string) error {
-		if _, unknown := parseOperations(value); len(unknown) > 0 {
-			return fmt.Errorf("%s is not an operation; must be some of DELETE, EVICT, UPDATE, RESIZE, separated by commas", strings.Join(unknown, ", "))
-		}
-		return nil
-	})
-	check(v1beta1.IgnoredPodSelectorAnnotation, "ignoredPodSelector", pub.Spec.IgnoredPodSelector != nil, func(value string) error {
-		if _, err := parseIgnoredText(value); err != nil {
-			return fmt.Errorf(`must be a label selector in JSON, for instance {"matchLabels":{"app":"web"}}: %w`, err)
-		}
-		return nil
-	})
-	return errs
+	return append(refuseSubject(&pub.Spec), (&Policy{}).compileAnnotations(pub)...)
 }
 
 func refuseSubject(spec *v1beta1.PodUnavailableBudgetSpec) field.ErrorList {
@@ -88,9 +48,4 @@ func RefuseChange(before, after *v1beta1.PodUnavailableBudget) field.ErrorList {
 		errs = append(errs, field.Forbidden(spec.Child("targetRef"), fixed))
 	}
 	return errs
-}
-
-func parseReplicas(value string) (int32, error) {
-	n, err := strconv.ParseUint(value, 10, 31)
-	return int32(n), err
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // A pod is replaced first in three steps. Its ReplicaSet hands it to their Deployment: the Deployment becomes the controller of the pod. So the ReplicaSet
@@ -131,16 +132,12 @@ func (p *Policy) Replace(f Facts, pods []*corev1.Pod, elsewhere sets.Set[types.U
 	for i := range f.Replacing {
 		plan.Over.Insert(f.Replacing[i].UID)
 	}
-	recorded := sets.New[types.UID]()
-	for i := range f.Ledger {
-		recorded.Insert(f.Ledger[i].UID)
-	}
-	handed := 0
+	recorded, handed := recordedIn(f.Ledger), 0
 	var t *Tally // of all pods, if there is one to decide about
 	var wanted []*corev1.Pod
 	for i, pod := range pods {
 		asked, handover := plan.Over.Has(pod.UID), HandoverOf(pod)
-		if !asked && (handover == nil || elsewhere.Has(pod.UID)) || pod.DeletionTimestamp != nil || HasEnded(pod) {
+		if !asked && (handover == nil || elsewhere.Has(pod.UID)) || !podstate.IsActive(pod) {
 			continue
 		}
 		plan.Over.Delete(pod.UID)

@@ -98,7 +98,7 @@ type smallPod struct {
 type smallBudget struct {
 	revision int
 	ledger   []v1beta1.LedgerEntry
-	// judged is the newest revision of the pods by which entries were written or removed.
+	// judged is status.ledgerRevision: the minimum revision of a count for the next decision.
 	judged int
 }
 
@@ -108,6 +108,16 @@ type counted struct {
 	pods     [smallPods]smallPod
 	// failed is how many times a pod had become unready by itself by then.
 	failed int
+}
+
+// newestPod is the revision of the pod in the list that was written last.
+func (c *counted) newestPod() (revision int) {
+	for i := range c.pods {
+		if p := &c.pods[i]; p.created && !p.gone {
+			revision = max(revision, p.revision)
+		}
+	}
+	return revision
 }
 
 type replica struct {
@@ -447,7 +457,7 @@ func (s *small) decide(a *replica) {
 		a.known = smallBudget{}
 	case d.Changed:
 		s.revision++
-		s.budget = smallBudget{s.revision, d.Ledger, max(s.budget.judged, a.count.revision)}
+		s.budget = smallBudget{s.revision, d.Ledger, max(s.budget.judged, a.count.newestPod())}
 		a.known = s.budget
 		a.approve(p)
 	case !d.Verdicts[0].Allowed:

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -43,13 +44,11 @@ type SubsetTally struct {
 
 func (s *SubsetTally) missing() int32 { return max(s.Total-s.Available, 0) }
 
-func (p *Policy) compilePerSubset(pub *v1beta1.PodUnavailableBudget, path *field.Path) (errs field.ErrorList) {
-	spec := pub.Spec.PerSubset
+func (p *Policy) compilePerSubset(spec *v1beta1.PerSubset, path *field.Path) (errs field.ErrorList) {
 	if spec == nil {
 		return nil
 	}
 	p.perSubset = &perSubset{label: spec.Label, oneAtATime: spec.OneAtATime}
-	p.Remembered = pub.Status.SubsetWorkloads
 	if problems := validation.IsQualifiedName(spec.Label); len(problems) > 0 {
 		errs = append(errs, field.Invalid(path.Child("label"), spec.Label, "must be the key of a label"))
 	}
@@ -96,7 +95,7 @@ func (p *Policy) SubsetOf(pod *corev1.Pod) string {
 // A pod that is handed over is available while it serves, and not missing afterwards: the pod that is made in its place is, until it is available. That may be any
 // of the unavailable pods of shared workloads, in any subset. So all of these are Unplaced meanwhile.
 // Exempt pods, and those of a workload that is gone, count neither as available nor as missing.
-func (p *Policy) tallySubsets(f *Facts, recorded map[types.UID]bool, t *Tally) {
+func (p *Policy) tallySubsets(f *Facts, recorded sets.Set[types.UID], t *Tally) {
 	if p.perSubset == nil {
 		return
 	}
@@ -127,7 +126,7 @@ func (p *Policy) tallySubsets(f *Facts, recorded map[types.UID]bool, t *Tally) {
 			continue
 		}
 		in := of(pod.Subset)
-		switch isAvailable := pod.State == Available && !recorded[pod.UID]; {
+		switch isAvailable := pod.State == Available && !recorded.Has(pod.UID); {
 		case pod.State == Exempt:
 			in.Total-- // of the replicas, this one is not missing
 		case isAvailable && (pod.Declared || pod.HandedOver):

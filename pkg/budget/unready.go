@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // TakesOut is true if an update of a pod or of its status takes a serving pod out of service although its containers run. After the update the pod is
@@ -19,7 +20,7 @@ func TakesOut(before, after *corev1.Pod) bool {
 	if !serves(before) {
 		return false
 	}
-	return isMarkedUnavailable(after) || (!IsReady(after) || HasEnded(after) || !passesGates(after)) && !reportsContainers(before, after)
+	return isMarkedUnavailable(after) || (!IsReady(after) || podstate.HasEnded(after) || !passesGates(after)) && !reportsContainers(before, after)
 }
 
 // serves is true for a pod that is ready, that has no readiness gate turned off, and that no label takes out of service. If a gate is off, the kubelet

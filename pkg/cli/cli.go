@@ -1,6 +1,6 @@
-// Package cli is "kubectl berth". Each command gathers objects from the cluster or from files, makes a report of them with pure functions, and prints
-// it as a table for people or as JSON or YAML for programs. What asks the scheduler's filters is in package whatif, which another program
-// runs. Begin reading at NewCommand.
+// Package cli is "kubectl berth". Each command gathers objects from the cluster or from files, makes a report of them
+// with pure functions, and prints it as a table for people or as JSON or YAML for programs. What asks the scheduler's
+// filters is in package whatif, which another program runs. Begin reading at NewCommand.
 package cli
 
 import (

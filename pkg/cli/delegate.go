@@ -12,7 +12,8 @@ import (
 	"github.com/berth-project/berth/pkg/cli/console"
 )
 
-// delegate is a command that berth-whatif runs, with everything that was typed. Its help and completion come from there too.
+// delegate is a command that berth-whatif runs, with everything that was typed. Its help and completion come from there
+// too.
 func delegate(command console.Summary, streams genericiooptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                command.Use,

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,11 +28,11 @@ import (
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/endpoint"
-	"github.com/berth-project/berth/pkg/writers"
 )
 
-// recent is how old an event may be that still says something about the present. A recorder that counts the same event again and again writes the count, and
-// the time of the latest one, every 30 minutes. The API server keeps events for an hour.
+// recent is how old an event may be that still says something about the present. A recorder that counts the same event
+// again and again writes the count, and the time of the latest one, every 30 minutes. The API server keeps events for
+// an hour.
 const recent = 31 * time.Minute
 
 // Check is one thing that the doctor has looked at.
@@ -63,11 +62,8 @@ var checks = []check{
 	{"definitions", checkDefinitions},
 	{"conversion", checkConversion},
 	{"webhooks", checkWebhooks},
-	{"scheduler", checkScheduler},
-	{"controller", checkController},
-	{"OpenKruise", func(ctx context.Context, c *console.Cluster) (string, []string, error) {
-		return checkKruise(ctx, c, "run `kubectl berth migrate --from kruise` again")
-	}},
+	{"deployments", checkDeployments},
+	{"OpenKruise", checkKruise("WorkloadSpreads and PodUnavailableBudgets", "run `kubectl berth migrate --from kruise` again", "workloadspreads", "podunavailablebudgets")},
 	{"one controller", checkWriters},
 	{"spreads", checkSpreads},
 	{"node autoscaler", checkAutoscaler},
@@ -80,9 +76,9 @@ type doctorCommand struct {
 	out    io.Writer
 	output console.Output
 	// beforeInstall is true if Berth is not there yet. The other two say how it will be installed.
-	beforeInstall             bool
-	certificates, migrateFrom string
-	united                    bool
+	beforeInstall bool
+	migrateFrom   string
+	united        bool
 }
 
 // checks are those that the flags ask for.
@@ -91,16 +87,13 @@ func (c *doctorCommand) checks() []check {
 		return checks
 	}
 	before := []check{{"API server", checkServer}}
-	if c.certificates == certManager {
-		before = append(before, check{certManager, checkCertManager})
-	}
 	if c.migrateFrom != "kruise" {
-		before = append(before, check{"OpenKruise", func(ctx context.Context, c *console.Cluster) (string, []string, error) {
-			return checkKruise(ctx, c, "begin with `kubectl berth migrate --from kruise`, and install with migrateFrom=kruise when it asks for Berth")
-		}})
+		before = append(before, check{"OpenKruise", checkKruise("WorkloadSpreads and PodUnavailableBudgets",
+			"begin with `kubectl berth migrate --from kruise`, and install with migrateFrom=kruise when it asks for Berth", "workloadspreads", "podunavailablebudgets")})
 	}
 	if c.united {
-		before = append(before, check{"UnitedDeployments", checkKruisesUnited})
+		before = append(before, check{"UnitedDeployments", checkKruise("UnitedDeployments",
+			"two controllers would create children without end; install with unitedDeployments.enabled=false, or see docs/install.md", "uniteddeployments")})
 	}
 	return before
 }
@@ -117,15 +110,12 @@ func (c *doctorCommand) command(run func(*cobra.Command, []string) error) *cobra
 		Long: `Whether Berth works on this cluster, and what to do if it does not: one line for each check. It looks at the whole cluster and changes nothing: it has the API
 server try, in a dry run, what the webhooks must refuse. With a problem the exit code is 1. A check that could not be made, for instance for lack of rights, is unknown and leaves it 0.
 
-With --before-install it says whether Berth can be installed. --certificates, --migrate-from and --united-deployments are then as in the values of the chart.`,
+With --before-install it says whether Berth can be installed. --migrate-from and --united-deployments are then as in the values of the chart.`,
 		Example: `  kubectl berth doctor
-  kubectl berth doctor --before-install --certificates cert-manager`,
+  kubectl berth doctor --before-install`,
 		Args: cobra.NoArgs,
 		PreRunE: func(*cobra.Command, []string) error {
-			switch {
-			case !slices.Contains([]string{"managed", certManager}, c.certificates):
-				return fmt.Errorf("--certificates=%s: it must be managed or cert-manager", c.certificates)
-			case !slices.Contains([]string{"", "kruise"}, c.migrateFrom):
+			if c.migrateFrom != "" && c.migrateFrom != "kruise" {
 				return fmt.Errorf("--migrate-from=%s: it must be kruise, or left out", c.migrateFrom)
 			}
 			return nil
@@ -134,7 +124,6 @@ With --before-install it says whether Berth can be installed. --certificates, --
 	}
 	c.output.AddTo(cmd.Flags())
 	cmd.Flags().BoolVar(&c.beforeInstall, "before-install", false, "Look whether Berth can be installed on this cluster.")
-	cmd.Flags().StringVar(&c.certificates, "certificates", "managed", "With --before-install: the source of the webhooks' certificates, managed or cert-manager.")
 	cmd.Flags().StringVar(&c.migrateFrom, "migrate-from", "", "With --before-install: kruise, if kubectl berth migrate --from kruise asks for Berth.")
 	cmd.Flags().BoolVar(&c.united, "united-deployments", true, "With --before-install: whether Berth will serve UnitedDeployments.")
 	return cmd
@@ -156,12 +145,11 @@ func (c *doctorCommand) run(ctx context.Context, cluster *console.Cluster, _ []s
 	}
 	structured, err := c.output.Structured(c.out, "Check", all)
 	if !structured {
-		colors := map[string]console.Color{resultOK: console.Green, resultProblem: console.Red, resultUnknown: console.Yellow}
-		rows := [][]console.Cell{console.Cells("CHECK", "RESULT", "SAYS")}
+		rows := [][]string{{"CHECK", "RESULT", "SAYS"}}
 		for _, check := range all {
-			rows = append(rows, []console.Cell{{Text: check.Name}, {Text: check.Result, Color: colors[check.Result]}, {Text: check.Says}})
+			rows = append(rows, []string{check.Name, check.Result, check.Says})
 		}
-		err = c.output.Table(c.out, console.PaletteFor(c.out), rows)
+		err = c.output.Table(c.out, rows)
 	}
 	if err == nil && failed {
 		return &console.ExitError{Code: 1}
@@ -180,8 +168,11 @@ func firstOf(problems []string) string {
 
 // parts say what of Berth is installed in its namespace.
 type parts struct {
-	// any is false if no Deployment is there. Then Berth runs elsewhere, or not at all, and nothing tells what is left out.
-	any, scheduler bool
+	// scheduler is false if it has no Deployment.
+	scheduler bool
+	// down are the Deployments without an available pod, of all that there are. Without any, Berth runs elsewhere, or
+	// not at all, and nothing tells what is left out.
+	all, down []string
 	// args are the arguments of berth-controller. Nil if it has no Deployment.
 	args []string
 }
@@ -196,7 +187,10 @@ func partsOf(ctx context.Context, c *console.Cluster) (p parts, err error) {
 		if !isBerth(&d.Spec.Template) {
 			continue
 		}
-		p.any, p.scheduler = true, p.scheduler || d.Name == "berth-scheduler"
+		p.all, p.scheduler = append(p.all, d.Name), p.scheduler || d.Name == "berth-scheduler"
+		if d.Status.AvailableReplicas == 0 {
+			p.down = append(p.down, d.Name)
+		}
 		if containers := d.Spec.Template.Spec.Containers; d.Name == "berth-controller" && len(containers) > 0 {
 			p.args = append([]string{}, containers[0].Args...)
 		}
@@ -207,7 +201,8 @@ func partsOf(ctx context.Context, c *console.Cluster) (p parts, err error) {
 // off is true if berth-controller runs without a part that it has by default.
 func (p parts) off(flag string) bool { return slices.Contains(p.args, flag+"=false") }
 
-// leavesOut is true if the webhook configurations of a name may be missing. No argument says whether admission is left out.
+// leavesOut is true if the webhook configurations of a name may be missing. No argument says whether admission is left
+// out.
 func (p parts) leavesOut(name string) bool {
 	switch name {
 	case endpoint.SidecarConfiguration:
@@ -327,8 +322,9 @@ func checkWebhooks(ctx context.Context, c *console.Cluster) (string, []string, e
 	return well, problems, err
 }
 
-// uncalled are the problems of the API server with the webhooks. It is asked to create, in a dry run, what the webhooks must refuse. That takes its way to them, the path,
-// the certificate and the handler. Nothing is created, whatever the answer.
+// uncalled are the problems of the API server with the webhooks. It is asked to create, in a dry run, what the webhooks
+// must refuse. That takes its way to them, the path, the certificate and the handler. Nothing is created, whatever the
+// answer.
 func uncalled(ctx context.Context, c *console.Cluster, leftOut []string) (problems []string, err error) {
 	here := metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "berth-doctor"}
 	for _, probe := range []struct {
@@ -364,48 +360,24 @@ func kindOf(object client.Object) string {
 	return kind
 }
 
-func checkScheduler(ctx context.Context, c *console.Cluster) (string, []string, error) {
+func checkDeployments(ctx context.Context, c *console.Cluster) (well string, problems []string, _ error) {
 	installed, err := partsOf(ctx, c)
-	if err != nil {
-		return "", nil, err
+	for _, name := range installed.down {
+		problems = append(problems, fmt.Sprintf("%s has no available pod: kubectl -n %s get pods", name, systemNamespace))
 	}
-	if installed.any && !installed.scheduler {
-		return "left out: Berth's plugins must run in a scheduler of yours", nil, nil
-	}
-	well, problems, err := checkLease(ctx, c, "berth-scheduler")
-	if apierrors.IsNotFound(err) {
-		return "", []string{"berth-scheduler has never led: install it, or see its log"}, nil
+	switch {
+	case len(installed.all) == 0:
+		well = "none in namespace " + systemNamespace + ": Berth runs elsewhere, or not at all"
+	case !installed.scheduler:
+		well = "pods are available; the scheduler is left out: Berth's plugins must run in a scheduler of yours"
+	default:
+		well = strings.Join(installed.all, ", ") + " have available pods"
 	}
 	return well, problems, err
 }
 
-// checkController does not take a missing lease for a problem: with --leader-elect=false there is none.
-func checkController(ctx context.Context, c *console.Cluster) (string, []string, error) {
-	return checkLease(ctx, c, "berth-controller")
-}
-
-// checkLease looks whether a replica leads.
-func checkLease(ctx context.Context, c *console.Cluster, name string) (string, []string, error) {
-	lease := &coordinationv1.Lease{}
-	if err := c.Get(ctx, client.ObjectKey{Namespace: systemNamespace, Name: name}, lease); err != nil {
-		return "", nil, err
-	}
-	if lease.Spec.RenewTime == nil || ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
-		return "", []string{"no replica of " + name + " leads: see whether it runs, and its log"}, nil
-	}
-	age := now().Sub(lease.Spec.RenewTime.Time).Truncate(time.Second)
-	if age > 2*time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 15))*time.Second {
-		return "", []string{fmt.Sprintf("no replica of %s has led for %s: see whether it runs, and its log", name, age)}, nil
-	}
-	return *lease.Spec.HolderIdentity + " leads", nil, nil
-}
-
-// checkWriters looks for other controllers of the kinds: by the objects, and by what the controller has said, because it overwrites what others write.
-func checkWriters(ctx context.Context, c *console.Cluster) (string, []string, error) {
-	found, err := otherWriters(ctx, c)
-	if err != nil {
-		return "", nil, err
-	}
+// checkWriters looks for other controllers of the kinds, by what the controller has said lately.
+func checkWriters(ctx context.Context, c *console.Cluster) (_ string, found []string, _ error) {
 	told, err := recentEvents(ctx, c, string(v1beta1.ReasonTwoControllers))
 	if err != nil {
 		return "", nil, err
@@ -435,7 +407,8 @@ func recentEvents(ctx context.Context, c *console.Cluster, reason string) ([]cor
 	}), nil
 }
 
-// checkSharedNodes says where a kubelet refused a pod because its node had been given away already: two schedulers bind to it.
+// checkSharedNodes says where a kubelet refused a pod because its node had been given away already: two schedulers bind
+// to it.
 func checkSharedNodes(ctx context.Context, c *console.Cluster) (string, []string, error) {
 	nodes, refused := sets.New[string](), 0
 	for _, reason := range []string{"OutOfcpu", "OutOfmemory", "OutOfephemeral-storage", "OutOfpods"} {
@@ -451,34 +424,8 @@ func checkSharedNodes(ctx context.Context, c *console.Cluster) (string, []string
 	if refused == 0 {
 		return "no kubelet refused a pod for lack of room", nil, nil
 	}
-	names := sets.List(nodes)
-	if len(names) > 5 {
-		names = append(names[:5], "…")
-	}
 	return "", []string{fmt.Sprintf("kubelets refused %s for lack of room (%s), so two schedulers bind to these nodes: give the pods of spreads nodes of their own, or name Berth's scheduler in the templates "+
-		"of all workloads that use these nodes", console.Count(refused, "pod"), strings.Join(names, ", "))}, nil
-}
-
-// otherWriters are the objects whose status another program writes now.
-func otherWriters(ctx context.Context, c *console.Cluster) (found []string, err error) {
-	for _, gvk := range versions.All() {
-		if gvk.Version != v1beta1.GroupVersion.Version {
-			continue
-		}
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-		if err := c.List(ctx, list); meta.IsNoMatchError(err) {
-			continue // the check of the definitions says it, and UnitedDeployments may be missing
-		} else if err != nil {
-			return nil, err
-		}
-		for i := range list.Items {
-			if other, active := writers.Other(&list.Items[i]); active {
-				found = append(found, fmt.Sprintf("%s %s/%s: %s", gvk.Kind, list.Items[i].Namespace, list.Items[i].Name, other.Message()))
-			}
-		}
-	}
-	return found, nil
+		"of all workloads that use these nodes", console.Count(refused, "pod"), firstOf(sets.List(nodes)))}, nil
 }
 
 func checkSpreads(ctx context.Context, c *console.Cluster) (string, []string, error) {

@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -109,8 +108,7 @@ func installed(t *testing.T) []client.Object {
 		read(content, &admissionregistrationv1.MutatingWebhookConfiguration{})
 	}
 	for _, name := range []string{"berth-scheduler", "berth-controller"} {
-		all = append(all, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "berth-system", Name: name},
-			Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To(name + "-0"), RenewTime: ptr.To(metav1.NowMicro()), LeaseDurationSeconds: ptr.To[int32](15)}},
+		all = append(all,
 			&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "berth-system", Name: name},
 				Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](2), Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/name": "berth"}},
 					Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "ghcr.io/berth-project/" + name + ":v0.2.0"}}}}}, Status: appsv1.DeploymentStatus{AvailableReplicas: 2}},
@@ -119,7 +117,8 @@ func installed(t *testing.T) []client.Object {
 	return all
 }
 
-// without leaves out the objects of a name, for which the chart has a value, and gives berth-controller the argument that goes with it.
+// without leaves out the objects of a name, for which the chart has a value, and gives berth-controller the argument
+// that goes with it.
 func without(t *testing.T, name string, args ...string) func([]client.Object) []client.Object {
 	t.Helper()
 	return func(objects []client.Object) []client.Object {
@@ -148,15 +147,12 @@ func TestDoctorBeforeInstall(t *testing.T) {
 	}{
 		"an empty cluster":                         {},
 		"an API server that is too old":            {server: "v1.33.2-gke.1", want: "API server problem: the API server is Kubernetes v1.33.2-gke.1, and this version of Berth runs with"},
-		"no cert-manager, which nobody needs":      {args: []string{"--certificates=managed"}},
-		"no cert-manager":                          {args: []string{"--certificates=cert-manager"}, want: "cert-manager problem: certificates.cert-manager.io does not exist: install cert-manager first"},
 		"OpenKruise":                               {objects: []client.Object{kruisesWebhook("workloadspreads")}, want: "OpenKruise problem: webhook vworkloadspreads.kb.io): begin with `kubectl berth migrate --from kruise`"},
 		"OpenKruise, from which somebody migrates": {args: []string{"--migrate-from=kruise"}, objects: []client.Object{kruisesWebhook("workloadspreads")}},
 		"OpenKruise's UnitedDeployments": {args: []string{"--migrate-from=kruise"}, objects: []client.Object{kruisesWebhook("uniteddeployments")},
-			want: "UnitedDeployments problem: webhook vuniteddeployments.kb.io), and two controllers would create children without end: install with unitedDeployments.enabled=false"},
+			want: "UnitedDeployments problem: webhook vuniteddeployments.kb.io): two controllers would create children without end; install with unitedDeployments.enabled=false"},
 		"OpenKruise's UnitedDeployments, which it keeps": {args: []string{"--united-deployments=false"}, objects: []client.Object{kruisesWebhook("uniteddeployments")}},
-		"a flag that is wrong":                           {args: []string{"--certificates=mine"}, want: "--certificates=mine: it must be managed or cert-manager"},
-		"another flag that is wrong":                     {args: []string{"--migrate-from=mine"}, want: "--migrate-from=mine: it must be kruise, or left out"},
+		"a flag that is wrong":                           {args: []string{"--migrate-from=mine"}, want: "--migrate-from=mine: it must be kruise, or left out"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := answering(t, clusterOf(t, tc.objects...), cmp.Or(tc.server, "v1.35.4"), tc.denied...)
@@ -198,7 +194,7 @@ func TestDoctor(t *testing.T) {
 	}{
 		"all is well": {},
 		"nothing is installed": {change: func([]client.Object) []client.Object { return nil },
-			want: []string{"definitions problem: does not exist", "webhooks problem: does not exist", "scheduler problem: never led", "controller unknown: not found"}},
+			want: []string{"definitions problem: does not exist", "webhooks problem: does not exist"}},
 		"the definitions of somebody else": {change: func(objects []client.Object) []client.Object {
 			delete(find[*apiextensionsv1.CustomResourceDefinition](t, objects, "workloadspreads.apps.kruise.io").Spec.Versions[1].Schema.OpenAPIV3Schema.Properties["spec"].Properties, "scheduleStrategy")
 			return objects
@@ -250,10 +246,10 @@ func TestDoctor(t *testing.T) {
 			find[*apiextensionsv1.CustomResourceDefinition](t, objects, endpoint.UnitedDefinition).Spec.Conversion.Webhook.ClientConfig.Service.Name = "kruise-webhook-service"
 			return objects
 		}, want: []string{"definitions problem: workloadspreads.apps.kruise.io names another converter than Berth"}},
-		"a controller that does not lead": {change: func(objects []client.Object) []client.Object {
-			find[*coordinationv1.Lease](t, objects, "berth-controller").Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour)))
+		"a scheduler that does not run": {change: func(objects []client.Object) []client.Object {
+			find[*appsv1.Deployment](t, objects, "berth-scheduler").Status.AvailableReplicas = 0
 			return objects
-		}, want: []string{"controller problem: no replica of berth-controller has led for 1h0m"}},
+		}, want: []string{"deployments problem: berth-scheduler has no available pod: kubectl -n berth-system get pods"}},
 		"a budget that is not enforced": {change: func(objects []client.Object) []client.Object {
 			return append(objects, &policyv1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Status: policyv1beta1.PodUnavailableBudgetStatus{
 				Conditions: []metav1.Condition{{Type: policyv1beta1.ConditionEnforcing, Status: metav1.ConditionFalse, Reason: "Invalid", Message: "it selects nothing"}}}})
@@ -266,19 +262,6 @@ func TestDoctor(t *testing.T) {
 			return append(objects, kruisesWebhook("workloadspreads"))
 		},
 			want: []string{"OpenKruise problem: webhook vworkloadspreads.kb.io): run `kubectl berth migrate --from kruise` again"}},
-		"a lease that nobody renews": {change: func(objects []client.Object) []client.Object {
-			find[*coordinationv1.Lease](t, objects, "berth-scheduler").Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour)))
-			return objects
-		}, want: []string{"scheduler problem: no replica of berth-scheduler has led for 1h0m"}},
-		"another controller": {change: func(objects []client.Object) []client.Object {
-			spread := testkit.Spread(t, twoThenAny, `{observedReplicas: 1}`)
-			at := metav1.Now()
-			for _, manager := range []string{"berth-controller", "kruise-manager"} {
-				spread.ManagedFields = append(spread.ManagedFields, metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, Subresource: "status", Time: &at,
-					APIVersion: "apps.kruise.io/v1beta1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{}}`)}})
-			}
-			return append(objects, spread)
-		}, want: []string{"one controller problem: kruise-manager writes the status too"}},
 		"two schedulers fill a node": {change: func(objects []client.Object) []client.Object {
 			refused := func(node string, age time.Duration) *corev1.Event {
 				return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: node}, Reason: "OutOfcpu", Source: corev1.EventSource{Component: "kubelet", Host: node},
@@ -286,7 +269,7 @@ func TestDoctor(t *testing.T) {
 			}
 			return append(objects, refused("node-1", time.Minute), refused("node-2", time.Hour))
 		}, want: []string{"shared nodes problem: kubelets refused 1 pod for lack of room (node-1), so two schedulers bind to these nodes"}},
-		"another controller, of which an event tells": {change: func(objects []client.Object) []client.Object {
+		"another controller": {change: func(objects []client.Object) []client.Object {
 			event := func(name string, age time.Duration) *corev1.Event {
 				return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Reason: "TwoControllers", Message: name + " writes the status too",
 					EventTime: metav1.NewMicroTime(time.Now().Add(-age)), InvolvedObject: corev1.ObjectReference{Kind: "PodUnavailableBudget", Namespace: "shop", Name: "web"}}
@@ -306,7 +289,7 @@ func TestDoctor(t *testing.T) {
 		}, want: []string{"spreads problem: /web: PodsNotAdmitted: the webhook is down"}},
 		"no rights": {funcs: interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
 			return apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no"))
-		}}, want: []string{"definitions unknown: ask for a role", "conversion unknown: ask for a role", "webhooks unknown: ask", "scheduler unknown: ask", "one controller unknown: ask", "spreads unknown: ask", "node autoscaler unknown: ask", "shared nodes unknown: ask", "budgets unknown: ask"}},
+		}}, want: []string{"definitions unknown: ask for a role", "conversion unknown: ask for a role", "webhooks unknown: ask", "deployments unknown: ask", "one controller unknown: ask", "spreads unknown: ask", "node autoscaler unknown: ask", "shared nodes unknown: ask", "budgets unknown: ask"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := installed(t)

@@ -25,8 +25,8 @@ import (
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
-// EvictionReport says whether a pod can be evicted now, and what its budgets count.
-type EvictionReport struct {
+// evictionReport says whether a pod can be evicted now, and what its budgets count.
+type evictionReport struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
 	// Allowed is what the API server answered in a dry run. It is unknown without the right to evict.
@@ -34,25 +34,26 @@ type EvictionReport struct {
 	// Says is the reason of a refusal, or why it is not known.
 	Says string `json:"says,omitempty"`
 	// Budgets cover the pod.
-	Budgets []BudgetCount `json:"budgets"`
+	Budgets []budgetCount `json:"budgets"`
 }
 
-// BudgetCount is what a PodUnavailableBudget or PodDisruptionBudget counts.
-type BudgetCount struct {
+// budgetCount is what a PodUnavailableBudget or PodDisruptionBudget counts.
+type budgetCount struct {
 	Kind      string `json:"kind"`
 	Name      string `json:"name"`
 	Needs     int32  `json:"needs"`
 	Available int32  `json:"available"`
 	Total     int32  `json:"total"`
 	Allows    int32  `json:"allows"`
-	// Unknown says why the pods could not be counted, for instance for lack of rights. The numbers are 0 then, and the budget may not cover the pod.
+	// Unknown says why the pods could not be counted, for instance for lack of rights. The numbers are 0 then, and the
+	// budget may not cover the pod.
 	Unknown string `json:"unknown,omitempty"`
 	// Missing are the pods that do not count as available. A PodDisruptionBudget does not tell its own.
-	Missing []MissingPod `json:"missing,omitempty"`
+	Missing []missingPod `json:"missing,omitempty"`
 }
 
-// MissingPod is a pod that does not count as available.
-type MissingPod struct {
+// missingPod is a pod that does not count as available.
+type missingPod struct {
 	Name  string       `json:"name"`
 	State budget.State `json:"state"`
 	Why   string       `json:"why"`
@@ -83,11 +84,11 @@ A pod that may restart for its latest spec counts as available again after a tim
 
 func (c *evictionCommand) run(ctx context.Context, cluster *console.Cluster, args []string) error {
 	return c.output.ForPods(ctx, c.out, cluster, args, "EvictionReport", func(pod *corev1.Pod) (any, error) {
-		r := EvictionReport{Namespace: pod.Namespace, Pod: pod.Name, Budgets: []BudgetCount{}}
+		r := evictionReport{Namespace: pod.Namespace, Pod: pod.Name, Budgets: []budgetCount{}}
 		r.Allowed, r.Says = tryEviction(ctx, cluster, pod)
 		r.Budgets = append(append(r.Budgets, unavailableBudgets(ctx, cluster, pod)...), disruptionBudgets(ctx, cluster, pod)...)
 		return &r, nil
-	}, func(r any) error { return c.print(r.(*EvictionReport)) })
+	}, func(r any) error { return c.print(r.(*evictionReport)) })
 }
 
 // tryEviction asks the API server. allowed is nil if it did not answer the question.
@@ -105,10 +106,10 @@ func tryEviction(ctx context.Context, cluster *console.Cluster, pod *corev1.Pod)
 }
 
 // unavailableBudgets counts as the webhook does.
-func unavailableBudgets(ctx context.Context, cluster *console.Cluster, pod *corev1.Pod) (counts []BudgetCount) {
+func unavailableBudgets(ctx context.Context, cluster *console.Cluster, pod *corev1.Pod) (counts []budgetCount) {
 	var list policyv1beta1.PodUnavailableBudgetList
 	if err := cluster.List(ctx, &list, client.InNamespace(pod.Namespace)); err != nil {
-		return []BudgetCount{{Kind: "PodUnavailableBudget", Name: "*", Unknown: err.Error()}}
+		return []budgetCount{{Kind: "PodUnavailableBudget", Name: "*", Unknown: err.Error()}}
 	}
 	reader := census.New(cluster, cluster.SubResource("scale"), cluster, clock.RealClock{})
 	for i := range list.Items {
@@ -117,9 +118,9 @@ func unavailableBudgets(ctx context.Context, cluster *console.Cluster, pod *core
 		if len(errs) > 0 || policy.Target == nil && !policy.Selector.Matches(labels.Set(pod.Labels)) {
 			continue
 		}
-		count, err := reader.Take(ctx, pub.Namespace, policy, "")
+		count, err := reader.Take(ctx, pub, policy, "")
 		if err != nil {
-			counts = append(counts, BudgetCount{Kind: "PodUnavailableBudget", Name: pub.Name, Unknown: err.Error()})
+			counts = append(counts, budgetCount{Kind: "PodUnavailableBudget", Name: pub.Name, Unknown: err.Error()})
 			continue
 		}
 		if !count.Covers(pod.UID) {
@@ -128,9 +129,9 @@ func unavailableBudgets(ctx context.Context, cluster *console.Cluster, pod *core
 		facts := count.Facts
 		facts.Ledger = pub.Status.Ledger
 		tally := policy.Tally(facts)
-		of := BudgetCount{Kind: "PodUnavailableBudget", Name: pub.Name, Needs: tally.Desired, Available: tally.Available, Total: tally.Total, Allows: tally.Allowed}
+		of := budgetCount{Kind: "PodUnavailableBudget", Name: pub.Name, Needs: tally.Desired, Available: tally.Available, Total: tally.Total, Allows: tally.Allowed}
 		for _, missing := range budget.MissingPods(facts) {
-			one := MissingPod{missing.Name, missing.State, cmp.Or(missing.Why, string(missing.State))}
+			one := missingPod{missing.Name, missing.State, cmp.Or(missing.Why, string(missing.State))}
 			if entry := slices.IndexFunc(facts.Ledger, func(e policyv1beta1.LedgerEntry) bool { return e.UID == missing.UID }); entry >= 0 {
 				one.Why += ", allowed " + duration.HumanDuration(now().Sub(facts.Ledger[entry].Time.Time)) + " ago"
 			}
@@ -142,29 +143,28 @@ func unavailableBudgets(ctx context.Context, cluster *console.Cluster, pod *core
 }
 
 // disruptionBudgets tell what their status says.
-func disruptionBudgets(ctx context.Context, cluster *console.Cluster, pod *corev1.Pod) (counts []BudgetCount) {
+func disruptionBudgets(ctx context.Context, cluster *console.Cluster, pod *corev1.Pod) (counts []budgetCount) {
 	var list policyv1.PodDisruptionBudgetList
 	if err := cluster.List(ctx, &list, client.InNamespace(pod.Namespace)); err != nil {
-		return []BudgetCount{{Kind: "PodDisruptionBudget", Name: "*", Unknown: err.Error()}}
+		return []budgetCount{{Kind: "PodDisruptionBudget", Name: "*", Unknown: err.Error()}}
 	}
 	for i := range list.Items {
 		pdb := &list.Items[i]
 		if selector, err := metav1.LabelSelectorAsSelector(pdb.Spec.Selector); err == nil && selector.Matches(labels.Set(pod.Labels)) {
 			s := &pdb.Status
-			counts = append(counts, BudgetCount{Kind: "PodDisruptionBudget", Name: pdb.Name, Needs: s.DesiredHealthy, Available: s.CurrentHealthy, Total: s.ExpectedPods, Allows: s.DisruptionsAllowed})
+			counts = append(counts, budgetCount{Kind: "PodDisruptionBudget", Name: pdb.Name, Needs: s.DesiredHealthy, Available: s.CurrentHealthy, Total: s.ExpectedPods, Allows: s.DisruptionsAllowed})
 		}
 	}
 	return counts
 }
 
-func (c *evictionCommand) print(r *EvictionReport) error {
-	p := console.PaletteFor(c.out)
-	answer := p.Paint(console.Yellow, "nobody knows whether it can be evicted: ") + r.Says
+func (c *evictionCommand) print(r *evictionReport) error {
+	answer := "nobody knows whether it can be evicted: " + r.Says
 	switch {
 	case r.Allowed != nil && *r.Allowed:
-		answer = p.Paint(console.Green, "can be evicted now")
+		answer = "can be evicted now"
 	case r.Allowed != nil:
-		answer = p.Paint(console.Red, "cannot be evicted now: ") + r.Says
+		answer = "cannot be evicted now: " + r.Says
 	}
 	if _, err := fmt.Fprintf(c.out, "pod/%s   %s\n", r.Pod, answer); err != nil {
 		return err
@@ -173,20 +173,20 @@ func (c *evictionCommand) print(r *EvictionReport) error {
 		_, err := fmt.Fprintln(c.out, "  no budget covers it")
 		return err
 	}
-	rows, missing := [][]console.Cell{console.Cells("  BUDGET", "NEEDS", "AVAILABLE", "OF", "ALLOWS")}, [][]console.Cell{console.Cells("  MISSING", "BUDGET", "STATE", "WHY")}
+	rows, missing := [][]string{{"  BUDGET", "NEEDS", "AVAILABLE", "OF", "ALLOWS"}}, [][]string{{"  MISSING", "BUDGET", "STATE", "WHY"}}
 	for _, of := range r.Budgets {
 		if of.Unknown != "" {
-			missing = append(missing, console.Cells("  ?", of.Name, "unknown", of.Unknown))
+			missing = append(missing, []string{"  ?", of.Name, "unknown", of.Unknown})
 			continue
 		}
-		rows = append(rows, console.Cells("  "+of.Kind+"/"+of.Name, number(of.Needs), number(of.Available), number(of.Total), number(of.Allows)))
+		rows = append(rows, []string{"  " + of.Kind + "/" + of.Name, number(of.Needs), number(of.Available), number(of.Total), number(of.Allows)})
 		for _, pod := range of.Missing {
-			missing = append(missing, console.Cells("  pod/"+pod.Name, of.Name, string(pod.State), pod.Why))
+			missing = append(missing, []string{"  pod/" + pod.Name, of.Name, string(pod.State), pod.Why})
 		}
 	}
-	err := c.output.Table(c.out, p, rows)
+	err := c.output.Table(c.out, rows)
 	if err == nil && len(missing) > 1 {
-		err = c.output.Table(c.out, p, missing)
+		err = c.output.Table(c.out, missing)
 	}
 	return err
 }

@@ -81,7 +81,7 @@ func TestEviction(t *testing.T) {
 			if err := (&evictionCommand{out: &out, output: console.Output{Format: "yaml"}}).run(t.Context(), cluster, []string{"web-0"}); err != nil {
 				t.Fatal(err)
 			}
-			var r EvictionReport
+			var r evictionReport
 			if err := yaml.Unmarshal(out.Bytes(), &r); err != nil || len(r.Budgets) != 2 || len(r.Budgets[0].Missing) != 2 {
 				t.Errorf("%v: %+v", err, r)
 			}

@@ -55,7 +55,7 @@ func TestStatusKnowsFederatedReplicaSets(t *testing.T) {
 	}{
 		"a lost cluster": {func(*v1alpha1.FederatedReplicaSet) {}, `federatedreplicaset/shop ReplicaSet in each cluster 50 pods asked for Unreachable
 SUBSET KEPT QUOTA TARGET FILL SCHEDULABLE MESSAGE
-east 40 40 40 ████████████████████ yes
+east 40 40 40 ████████████████████ yes -
 north 6 10 10 ████████████········ no Full: pods found no node
 west 16 16 0 ████████████████████ no Lost: does not answer
 no cluster has room for 4 of 50 replicas, which wait
@@ -65,7 +65,7 @@ next: no answer from west; up to 16 replicas above the total may run`},
 			frs.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: "True", Reason: "Ready"}}
 		}, `federatedreplicaset/shop ReplicaSet in each cluster 50 pods asked for Ready
 SUBSET KEPT QUOTA TARGET FILL SCHEDULABLE MESSAGE
-east 40 40 40 ████████████████████ yes
+east 40 40 40 ████████████████████ yes -
 north 6 10 10 ████████████········ no Full: pods found no node
 next: north gets more than 6 replicas at TIME`},
 		"a new version": {func(frs *v1alpha1.FederatedReplicaSet) { frs.Status = v1alpha1.FederatedReplicaSetStatus{} }, `federatedreplicaset/shop ReplicaSet in each cluster 50 pods asked for Unknown
@@ -85,7 +85,8 @@ next: berth-united has not looked at this version of it; see that it runs with -
 	}
 }
 
-// TestStatusWithoutARightForAKind checks that a role that does not know the newer kinds still sees spreads, and a line says what is left out.
+// TestStatusWithoutARightForAKind checks that a role that does not know the newer kinds still sees spreads, and a line
+// says what is left out.
 func TestStatusWithoutARightForAKind(t *testing.T) {
 	cluster := clusterOf(t, federatedOf(t))
 	cluster.WithWatch = interceptor.NewClient(cluster.WithWatch, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {

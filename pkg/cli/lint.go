@@ -45,8 +45,8 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// Finding is a mistake in a file, or something that is valid and probably not meant.
-type Finding struct {
+// finding is a mistake in a file, or something that is valid and probably not meant.
+type finding struct {
 	File string `json:"file"`
 	// Line of the field, or of the nearest one above it that is there. Lines count from 1.
 	Line int `json:"line"`
@@ -106,14 +106,14 @@ func (c *lintCommand) run() error {
 		}
 	}
 	l.check()
-	slices.SortStableFunc(l.findings, func(a, b Finding) int { return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line)) })
+	slices.SortStableFunc(l.findings, func(a, b finding) int { return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line)) })
 	mistakes := 0
 	for _, f := range l.findings {
 		if f.Severity == severityError {
 			mistakes++
 		}
 	}
-	done, err := c.output.Structured(c.out, "Finding", append([]Finding{}, l.findings...))
+	done, err := c.output.Structured(c.out, "Finding", append([]finding{}, l.findings...))
 	if !done {
 		err = c.print(l, mistakes)
 	}
@@ -124,17 +124,12 @@ func (c *lintCommand) run() error {
 }
 
 func (c *lintCommand) print(l *linter, mistakes int) error {
-	p := console.PaletteFor(c.out)
 	for _, f := range l.findings {
-		color := console.Yellow
-		if f.Severity == severityError {
-			color = console.Red
-		}
 		where := strings.TrimSpace(f.Object + " " + f.Path)
 		if where != "" {
 			where += ": "
 		}
-		if _, err := fmt.Fprintf(c.out, "%s:%d: %s: %s%s\n", f.File, f.Line, p.Paint(color, f.Severity), where, f.Message); err != nil {
+		if _, err := fmt.Fprintf(c.out, "%s:%d: %s: %s%s\n", f.File, f.Line, f.Severity, where, f.Message); err != nil {
 			return err
 		}
 	}
@@ -184,7 +179,7 @@ type linter struct {
 	codecs serializer.CodecFactory
 	// objects are those of Berth's kinds, and not nil.
 	objects  []located
-	findings []Finding
+	findings []finding
 	// workloads and the pods that they make, by namespace, kind and name.
 	workloads map[string]runtime.Object
 	templates map[string]template
@@ -225,7 +220,7 @@ func newLinter() (*linter, error) {
 
 func (l *linter) add(d *document, severity, path, message string) {
 	path, message = versions.InWords(d.version, path), versions.InWords(d.version, message)
-	l.findings = append(l.findings, Finding{File: d.file, Line: lineOf(d.node, path), Object: strings.TrimSpace(d.kind + " " + d.name), Path: path, Severity: severity, Message: message})
+	l.findings = append(l.findings, finding{File: d.file, Line: lineOf(d.node, path), Object: strings.TrimSpace(d.kind + " " + d.name), Path: path, Severity: severity, Message: message})
 }
 
 func (l *linter) addErrors(d *document, errs field.ErrorList) {
@@ -244,8 +239,8 @@ func (l *linter) addWarnings(d *document, warnings []string) {
 
 var separator = regexp.MustCompile(`(?m)^---([ \t].*)?$`)
 
-// readFile reads the documents of a file. Each is preceded by as many empty lines as the file has lines before it, so that every parser counts the lines of
-// the file.
+// readFile reads the documents of a file. Each is preceded by as many empty lines as the file has lines before it, so
+// that every parser counts the lines of the file.
 func (l *linter) readFile(name string, content []byte) {
 	begin := 0
 	for _, at := range append(separator.FindAllIndex(content, -1), []int{len(content), len(content)}) {
@@ -255,14 +250,15 @@ func (l *linter) readFile(name string, content []byte) {
 	}
 }
 
-// mentionsOurs matches a document that could be one of ours. Documents of other programs, such as templates, need not be YAML.
+// mentionsOurs matches a document that could be one of ours. Documents of other programs, such as templates, need not
+// be YAML.
 var mentionsOurs = regexp.MustCompile(`kind["']?:\s*["']?(WorkloadSpread|PodUnavailableBudget|UnitedDeployment|FederatedReplicaSet|SidecarSet)`)
 
 func (l *linter) readDocument(file string, text []byte) {
 	var root yamlnodes.Node
 	if err := yamlnodes.Unmarshal(text, &root); err != nil || len(root.Content) == 0 {
 		if err != nil && mentionsOurs.Match(text) {
-			l.findings = append(l.findings, Finding{File: file, Line: lineIn(err), Severity: severityError, Message: err.Error()})
+			l.findings = append(l.findings, finding{File: file, Line: lineIn(err), Severity: severityError, Message: err.Error()})
 		}
 		return
 	}

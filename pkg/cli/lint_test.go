@@ -122,7 +122,7 @@ a.json:5: error: WorkloadSpread web spec.subsets[0].maxReplicas: Invalid value: 
 	t.Run("for programs, from standard input", func(t *testing.T) {
 		var out bytes.Buffer
 		err := (&lintCommand{in: strings.NewReader(strings.Replace(valid, "maxReplicas: 2", "maxReplicas: x", 1)), out: &out, output: console.Output{Format: "json"}, files: []string{"-"}}).run()
-		var list struct{ Items []Finding }
+		var list struct{ Items []finding }
 		unread := json.Unmarshal(out.Bytes(), &list)
 		if got := list.Items; unread != nil || err == nil || len(got) != 1 || got[0].Line != 7 || got[0].Severity != "error" || got[0].Path != "spec.subsets[0].maxReplicas" {
 			t.Errorf("%v, printed\n%s", err, out.String())

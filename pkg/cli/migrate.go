@@ -60,7 +60,8 @@ type migrateCommand struct {
 	writer       client.Client
 }
 
-// stage is one step of a migration. A step that is done is not done again, so that the command can be repeated at any time.
+// stage is one step of a migration. A step that is done is not done again, so that the command can be repeated at any
+// time.
 type stage struct {
 	name string
 	// check returns what is still to do, empty if nothing is.
@@ -273,7 +274,8 @@ func (c *migrateCommand) checkInstalled(ctx context.Context) (string, error) {
 	return "install Berth, with migrateFrom=kruise if you use the chart, and wait until berth-controller is ready (docs/install.md)", nil
 }
 
-// ofVersion is an error if Berth runs in another version than this program, whose definitions the next step writes. An empty version is that of a build from a checkout.
+// ofVersion is an error if Berth runs in another version than this program, whose definitions the next step writes. An
+// empty version is that of a build from a checkout.
 func (c *migrateCommand) ofVersion(ctx context.Context, own string) error {
 	var running Versions
 	running.readComponents(ctx, c.cluster)
@@ -285,8 +287,9 @@ func (c *migrateCommand) ofVersion(ctx context.Context, own string) error {
 	return nil
 }
 
-// unserved is the first version of Berth's definitions after a migration. Nobody can use it. kruise-manager writes its own conversion into every definition
-// whose first version it knows, which would make OpenKruise convert, and drop the fields that only Berth has.
+// unserved is the first version of Berth's definitions after a migration. Nobody can use it. kruise-manager writes its
+// own conversion into every definition whose first version it knows, which would make OpenKruise convert, and drop the
+// fields that only Berth has.
 const unserved = "v1alpha0"
 
 func (c *migrateCommand) checkOwned(ctx context.Context) (string, error) {
@@ -365,7 +368,8 @@ func isEntry(webhook any) bool {
 	return len(rules) > 0
 }
 
-// entriesOf are the webhooks of OpenKruise's configuration, and of the template from which kruise-manager writes them again.
+// entriesOf are the webhooks of OpenKruise's configuration, and of the template from which kruise-manager writes them
+// again.
 func entriesOf(configuration *unstructured.Unstructured) (webhooks, template []any, err error) {
 	if configuration == nil {
 		return nil, nil, nil

@@ -61,7 +61,8 @@ func TestMigrateGates(t *testing.T) {
 	}
 }
 
-// TestMigrate goes from OpenKruise to Berth on a fake API server. test/integration does it on a real one, and goes back.
+// TestMigrate goes from OpenKruise to Berth on a fake API server. test/integration does it on a real one, and goes
+// back.
 func TestMigrate(t *testing.T) {
 	objects := installed(t)
 	objects = slices.DeleteFunc(objects, func(object client.Object) bool {

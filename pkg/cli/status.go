@@ -87,7 +87,8 @@ func (c *statusCommand) run(ctx context.Context, cluster *console.Cluster, args 
 			fmt.Fprintln(c.errOut, "kubectl berth:", console.Advise(err)+"; trying again")
 		case err == nil && (first || !bytes.Equal(printed.Bytes(), shown)):
 			shown = printed.Bytes()
-			if err := c.show(shown, len(all) == 0, cluster.Namespace); err != nil {
+			inNamespace := !c.allNamespaces && slices.ContainsFunc(asked, console.Named.Namespaced)
+			if err := c.show(shown, len(all) == 0, inNamespace, cluster.Namespace); err != nil {
 				return err
 			}
 		}
@@ -104,15 +105,15 @@ func (c *statusCommand) run(ctx context.Context, cluster *console.Cluster, args 
 }
 
 // show writes what was printed. If nothing was found, it says on standard error what kubectl get says.
-func (c *statusCommand) show(printed []byte, none bool, namespace string) error {
+func (c *statusCommand) show(printed []byte, none, inNamespace bool, namespace string) error {
 	if c.watch && console.IsTerminal(c.out) {
 		fmt.Fprint(c.out, "\x1b[H\x1b[2J") // move the cursor to the top and clear the screen
 	}
 	switch {
-	case none && c.allNamespaces:
-		fmt.Fprintln(c.errOut, "No resources found")
-	case none:
+	case none && inNamespace:
 		fmt.Fprintf(c.errOut, "No resources found in %s namespace.\n", namespace)
+	case none:
+		fmt.Fprintln(c.errOut, "No resources found")
 	}
 	_, err := c.out.Write(printed)
 	return err
@@ -199,35 +200,34 @@ func (c *statusCommand) print(w io.Writer, all []report.Report, isOne bool) erro
 }
 
 func (c *statusCommand) printOne(w io.Writer, r *report.Report) error {
-	state := console.Cell{Text: "Ready", Color: console.Green}
+	state := "Ready"
 	if !r.Ready {
-		state = console.Cell{Text: cmp.Or(r.Reason, "Unknown"), Color: console.Yellow}
+		state = cmp.Or(r.Reason, "Unknown")
 	}
 	name := r.Metadata.Name
 	if r.Of.Kind != console.Spreads.Kind {
 		name = strings.ToLower(r.Of.Kind) + "/" + name
 	}
-	heading := console.Cells(name, r.Target, r.Strategy)
+	heading := []string{name, r.Target, r.Strategy}
 	if c.allNamespaces {
-		heading = console.Cells(r.Metadata.Namespace, name, r.Target, r.Strategy)
+		heading = slices.Insert(heading, 0, r.Metadata.Namespace)
 	}
 	if r.Target != "" {
-		heading = append(heading, console.Cell{Text: report.Pods(r.Replicas, "asked for", "asked for")})
+		heading = append(heading, report.Pods(r.Replicas, "asked for", "asked for"))
 	}
-	heading = slices.DeleteFunc(append(heading, state), func(cell console.Cell) bool { return cell.Text == "" })
-	p := console.PaletteFor(c.out)
-	if err := console.PrintTable(w, p, [][]console.Cell{heading}); err != nil {
+	heading = slices.DeleteFunc(append(heading, state), func(cell string) bool { return cell == "" })
+	if err := console.PrintTable(w, [][]string{heading}); err != nil {
 		return err
 	}
-	for _, table := range [][][]console.Cell{c.subsetRows(r), c.moveRows(r)} {
+	for _, table := range [][][]string{c.subsetRows(r), c.moveRows(r)} {
 		if len(table) > 1 {
-			if err := c.output.Table(w, p, table); err != nil {
+			if err := c.output.Table(w, table); err != nil {
 				return err
 			}
 		}
 	}
 	for _, note := range notes(r) {
-		fmt.Fprintf(w, "  %s\n", p.Paint(console.Yellow, note))
+		fmt.Fprintln(w, "  "+note)
 	}
 	_, err := fmt.Fprintln(w, "  next: "+r.Next)
 	return err
@@ -250,52 +250,52 @@ func notes(r *report.Report) (notes []string) {
 }
 
 // moveRows are the last moves of the descheduler, for -o wide.
-func (c *statusCommand) moveRows(r *report.Report) [][]console.Cell {
+func (c *statusCommand) moveRows(r *report.Report) [][]string {
 	if !c.output.IsWide() {
 		return nil
 	}
-	rows := [][]console.Cell{console.Cells("  MOVED", "FROM", "TO", "REASON", "ROUND", "IN FLIGHT")}
+	rows := [][]string{{"  MOVED", "FROM", "TO", "REASON", "ROUND", "IN FLIGHT"}}
 	for i := range r.Moves {
 		m := &r.Moves[i]
 		var pods []string
 		for _, pod := range m.InFlight {
 			pods = append(pods, pod.Name)
 		}
-		rows = append(rows, console.Cells("  "+duration.HumanDuration(now().Sub(m.Time.Time))+" ago", cmp.Or(m.From, "-"), cmp.Or(m.To, "-"), m.Reason, number(m.Round), cmp.Or(strings.Join(pods, " "), "-")))
+		rows = append(rows, []string{"  " + duration.HumanDuration(now().Sub(m.Time.Time)) + " ago", cmp.Or(m.From, "-"), cmp.Or(m.To, "-"), m.Reason, number(m.Round), cmp.Or(strings.Join(pods, " "), "-")})
 	}
 	return rows
 }
 
-func (c *statusCommand) subsetRows(r *report.Report) (rows [][]console.Cell) {
+func (c *statusCommand) subsetRows(r *report.Report) (rows [][]string) {
 	// While there are several revisions, each has a row of its own, because it has the quota for itself.
 	divided := slices.ContainsFunc(r.Subsets, func(s report.Subset) bool { return len(s.Revisions) > 0 })
 	elsewhere := slices.ContainsFunc(r.Subsets, func(s report.Subset) bool { return s.Cluster != "" })
-	add := func(name, revision, kept, quota, target string, fill, schedulable console.Cell, cluster, message string) {
-		row := console.Cells("  " + name)
+	add := func(name, revision, kept, quota, target, fill, schedulable, cluster, message string) {
+		row := []string{"  " + name}
 		if divided {
-			row = append(row, console.Cell{Text: revision})
+			row = append(row, revision)
 		}
-		row = append(row, console.Cells(kept, quota)...)
+		row = append(row, kept, quota)
 		if r.ByTarget || c.output.IsWide() {
-			row = append(row, console.Cell{Text: target})
+			row = append(row, target)
 		}
 		row = append(row, fill, schedulable)
 		if elsewhere {
-			row = append(row, console.Cell{Text: cmp.Or(cluster, "-")})
+			row = append(row, cmp.Or(cluster, "-"))
 		}
 		if c.output.IsWide() {
-			row = append(row, console.Cell{Text: message})
+			row = append(row, cmp.Or(message, "-"))
 		}
 		rows = append(rows, row)
 	}
-	add("SUBSET", "REVISION", "KEPT", "QUOTA", "TARGET", console.Cell{Text: "FILL"}, console.Cell{Text: "SCHEDULABLE"}, "CLUSTER", "MESSAGE")
+	add("SUBSET", "REVISION", "KEPT", "QUOTA", "TARGET", "FILL", "SCHEDULABLE", "CLUSTER", "MESSAGE")
 	for _, s := range r.Subsets {
-		quota, schedulable := "-", console.Cell{Text: "yes"}
+		quota, schedulable := "-", "yes"
 		if s.Quota != nil {
 			quota = number(*s.Quota)
 		}
 		if !s.Schedulable {
-			schedulable = console.Cell{Text: "no", Color: console.Yellow}
+			schedulable = "no"
 		}
 		for _, scope := range s.Scopes() {
 			add(s.Name, scope.Name, number(scope.Pods), quota, number(s.Target), bar(s, scope.Pods, r.ByTarget), schedulable, s.Cluster, s.Message)
@@ -309,25 +309,16 @@ func number(n int32) string { return strconv.Itoa(int(n)) }
 // barWidth is the width of a full quota.
 const barWidth = 20
 
-// bar shows how much of its quota a subset holds, by the pods of one quota scope. Without a quota, and if asked for, it shows how much of its target.
-func bar(s report.Subset, pods int32, byTarget bool) console.Cell {
-	whole, of := s.Target, console.Plain
+// bar shows how much of its quota a subset holds, by the pods of one quota scope. Without a quota, and if asked for, it
+// shows how much of its target.
+func bar(s report.Subset, pods int32, byTarget bool) string {
+	whole := s.Target
 	if s.Quota != nil && !byTarget {
 		whole = *s.Quota
 	}
 	filled := barWidth
-	switch {
-	case pods > whole:
-		if s.Over > 0 {
-			of = console.Red
-		}
-	case whole == 0:
-		filled = 0
-	default:
-		filled = int(pods) * barWidth / int(whole)
-		if pods == whole {
-			of = console.Green
-		}
+	if pods <= whole {
+		filled = int(pods) * barWidth / max(int(whole), 1)
 	}
-	return console.Cell{Text: strings.Repeat("█", filled) + strings.Repeat("·", barWidth-filled), Color: of}
+	return strings.Repeat("█", filled) + strings.Repeat("·", barWidth-filled)
 }

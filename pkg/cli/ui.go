@@ -88,11 +88,12 @@ func (c *uiCommand) run(ctx context.Context, flags *console.Flags) error {
 		what = "all namespaces"
 	}
 	fmt.Fprintf(c.out, "%s of %s at %s\nPress Ctrl-C to end it.\n", what, title.Cluster, ui.URL(listener)+secret+"/")
-	return page.Serve(ctx, listener, c.address)
+	return page.Serve(ctx, listener)
 }
 
-// secretOf is a path that other users of the machine cannot guess. With a fixed port it is the same after a restart, so that an open page finds its server again: it comes
-// from the key, token or password of the user. If the kubeconfig has none, or with any free port, it is random.
+// secretOf is a path that other users of the machine cannot guess. With a fixed port it is the same after a restart, so
+// that an open page finds its server again: it comes from the key, token or password of the user. If the kubeconfig has
+// none, or with any free port, it is random.
 func secretOf(config *rest.Config, port uint16) (string, error) {
 	config = rest.CopyConfig(config)
 	if err := rest.LoadTLSFiles(config); err != nil {

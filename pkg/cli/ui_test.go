@@ -84,7 +84,8 @@ func TestUISaysInOneLineWhyItCannotShowACluster(t *testing.T) {
 	}
 }
 
-// The path of the page is a secret. With a fixed port and a key it stays the same, so that an open page finds its server after a restart.
+// The path of the page is a secret. With a fixed port and a key it stays the same, so that an open page finds its
+// server after a restart.
 func TestTheSecretOfThePage(t *testing.T) {
 	keyed, bare := &rest.Config{BearerToken: "t"}, &rest.Config{}
 	for name, tc := range map[string]struct {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -68,7 +67,7 @@ What cannot be read is named and is no failure.`,
 }
 
 func (c *versionCommand) run(ctx context.Context, connect func() (*console.Cluster, error)) error {
-	v := Versions{Components: []Component{thisProgram()}}
+	v := Versions{Components: []Component{{Name: "kubectl-berth", Version: version.Get(), From: "this program"}}}
 	if !c.client {
 		ctx, cancel := context.WithTimeout(ctx, componentTimeout)
 		defer cancel()
@@ -82,35 +81,19 @@ func (c *versionCommand) run(ctx context.Context, connect func() (*console.Clust
 	if done, err := c.output.Structured(c.out, "Versions", v); done {
 		return err
 	}
-	rows := [][]console.Cell{console.Cells("COMPONENT", "VERSION", "FROM")}
+	rows := [][]string{{"COMPONENT", "VERSION", "FROM"}}
 	for _, part := range v.Components {
-		rows = append(rows, console.Cells(part.Name, cmp.Or(part.Version, "-"), part.From))
+		rows = append(rows, []string{part.Name, cmp.Or(part.Version, "-"), part.From})
 	}
-	p := console.PaletteFor(c.out)
-	if err := c.output.Table(c.out, p, rows); err != nil {
+	if err := c.output.Table(c.out, rows); err != nil {
 		return err
 	}
 	for _, unread := range v.Unread {
-		if _, err := fmt.Fprintln(c.out, p.Paint(console.Yellow, "not read: "+unread)); err != nil {
+		if _, err := fmt.Fprintln(c.out, "not read: "+unread); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// thisProgram is what the Go linker has written into this binary.
-func thisProgram() Component {
-	c := Component{Name: "kubectl-berth", Version: version.Get(), From: "this program"}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return c
-	}
-	for _, module := range info.Deps {
-		if module.Path == "k8s.io/client-go" {
-			c.From += ", with client-go " + module.Version
-		}
-	}
-	return c
 }
 
 func (v *Versions) unread(what string, err error) {

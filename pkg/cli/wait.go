@@ -14,8 +14,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/berth-project/berth/pkg/cli/console"
+	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/report"
-	"github.com/berth-project/berth/pkg/snapshot"
 )
 
 // waitCommand is "kubectl berth wait".
@@ -93,7 +93,7 @@ func missingOf(ctx context.Context, cluster *console.Cluster, name string) ([]st
 	if missing := r.Missing(); len(missing) > 0 {
 		return missing, nil
 	}
-	replicas, err := snapshot.LiveReplicas(ctx, cluster, spread)
+	replicas, err := lineage.LiveReplicas(ctx, cluster, spread)
 	switch {
 	case apierrors.IsNotFound(err):
 		return []string{r.Target + " does not exist"}, nil

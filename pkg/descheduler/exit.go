@@ -8,7 +8,8 @@ const (
 	ExitDone = 0
 	// ExitBroken: a mistake in the configuration, or something could not be read or decided.
 	ExitBroken = 1
-	// ExitNothingEvicted: pods were to be evicted, and every attempted eviction failed or was refused; see the log for each pod.
+	// ExitNothingEvicted: pods were to be evicted, and every attempted eviction failed or was refused; see the log for
+	// each pod.
 	ExitNothingEvicted = 2
 )
 

@@ -27,7 +27,8 @@ type Options struct {
 	CycleTimeout time.Duration
 	// EvictionTimeout is how long one eviction may take.
 	EvictionTimeout time.Duration
-	// ServerDryRun sends every eviction for the API server to try, with all of its budgets and webhooks, and evicts nothing.
+	// ServerDryRun sends every eviction for the API server to try, with all of its budgets and webhooks, and evicts
+	// nothing.
 	ServerDryRun bool
 	// Explain prints what every cycle decided, as "table" or as "json". Empty prints nothing.
 	Explain string
@@ -45,7 +46,8 @@ const (
 	defaultQPS   = 1000
 	defaultBurst = 1000
 
-	// tripAfter is after how many failures in a row the cycle sends no more evictions. A refusal by a budget is no failure.
+	// tripAfter is after how many failures in a row the cycle sends no more evictions. A refusal by a budget is no
+	// failure.
 	tripAfter = 3
 
 	leaseName, leaseNamespace = "berth-descheduler", "berth-system"

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
 	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
 
-	"github.com/berth-project/berth/pkg/descheduler/guarded"
+	"github.com/berth-project/berth/pkg/descheduler/cycle"
 )
 
 // watch records which plugins of a cycle ran and what they returned. The framework does not tell its caller.
@@ -70,7 +70,7 @@ func (w *watch) run(ctx context.Context, plugin frameworktypes.Plugin, do func()
 }
 
 // watched returns the registry with plugins that are built with guarded evictions, and that the watch sees run.
-func watched(registry pluginregistry.Registry, guard *guarded.Client, w *watch) pluginregistry.Registry {
+func watched(registry pluginregistry.Registry, guard *cycle.Client, w *watch) pluginregistry.Registry {
 	all := pluginregistry.NewRegistry()
 	for name, plugin := range registry {
 		build := plugin.PluginBuilder
@@ -79,11 +79,9 @@ func watched(registry pluginregistry.Registry, guard *guarded.Client, w *watch) 
 			if err != nil {
 				return nil, err
 			}
-			switch p := built.(type) {
-			case frameworktypes.DeschedulePlugin:
-				return &descheduling{p, w}, nil
-			case frameworktypes.BalancePlugin:
-				return &balancing{p, w}, nil
+			switch built.(type) {
+			case frameworktypes.DeschedulePlugin, frameworktypes.BalancePlugin:
+				return &watchedPlugin{built, w}, nil
 			default:
 				return built, nil
 			}
@@ -93,22 +91,20 @@ func watched(registry pluginregistry.Registry, guard *guarded.Client, w *watch) 
 	return all
 }
 
-type descheduling struct {
-	frameworktypes.DeschedulePlugin
+// watchedPlugin is one that deschedules or balances. The framework asks for what the type in the registry can do.
+type watchedPlugin struct {
+	frameworktypes.Plugin
 	watch *watch
 }
 
 // Deschedule implements DeschedulePlugin.
-func (d *descheduling) Deschedule(ctx context.Context, nodes []*corev1.Node) *frameworktypes.Status {
-	return d.watch.run(ctx, d, func() *frameworktypes.Status { return d.DeschedulePlugin.Deschedule(ctx, nodes) })
-}
-
-type balancing struct {
-	frameworktypes.BalancePlugin
-	watch *watch
+func (p *watchedPlugin) Deschedule(ctx context.Context, nodes []*corev1.Node) *frameworktypes.Status {
+	return p.watch.run(ctx, p, func() *frameworktypes.Status {
+		return p.Plugin.(frameworktypes.DeschedulePlugin).Deschedule(ctx, nodes)
+	})
 }
 
 // Balance implements BalancePlugin.
-func (b *balancing) Balance(ctx context.Context, nodes []*corev1.Node) *frameworktypes.Status {
-	return b.watch.run(ctx, b, func() *frameworktypes.Status { return b.BalancePlugin.Balance(ctx, nodes) })
+func (p *watchedPlugin) Balance(ctx context.Context, nodes []*corev1.Node) *frameworktypes.Status {
+	return p.watch.run(ctx, p, func() *frameworktypes.Status { return p.Plugin.(frameworktypes.BalancePlugin).Balance(ctx, nodes) })
 }

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -23,28 +22,27 @@ import (
 	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
 
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
-	"github.com/berth-project/berth/pkg/descheduler/guarded"
 )
 
 // descheduler is the one of a process.
 type descheduler struct {
 	options *Options
 	config  *rest.Config
-	guard   *guarded.Client
+	guard   *cycle.Client
 	world   *cycle.World
 	watch   *watch
-	// report of the cycle that is under way.
-	report *cycle.Report
 
 	policy        *api.DeschedulerPolicy
 	policyVersion string
 }
 
-// Run runs one cycle, or with a descheduling interval one after the other until the context ends. ExitCode says what the error means.
+// Run runs one cycle, or with a descheduling interval one after the other until the context ends. ExitCode says what
+// the error means.
 //
-// It takes the place of Run in the framework's packages app and descheduler, which make their own clients. Evictions through those name a pod by its
-// name only, and are repeated for as long as a budget asks for that. The framework's Run also waits forever for what it may not read, knows no limit
-// for the time of a cycle, and ends well whatever happens. The cycle itself and the election of a leader are the framework's.
+// It takes the place of Run in the framework's packages app and descheduler, which make their own clients. Evictions
+// through those name a pod by its name only, and are repeated for as long as a budget asks for that. The framework's
+// Run also waits forever for what it may not read, knows no limit for the time of a cycle, and ends well whatever
+// happens. The cycle itself and the election of a leader are the framework's.
 //
 // The framework keeps its plugins in a variable of its package, so only one Run may be under way in a process.
 func Run(ctx context.Context, options *Options) error {
@@ -74,7 +72,8 @@ func Run(ctx context.Context, options *Options) error {
 	}
 }
 
-// errNotLeading ends a process that has lost its lease. What it was about to do is in the spreads' statuses, which the next leader reads.
+// errNotLeading ends a process that has lost its lease. What it was about to do is in the spreads' statuses, which the
+// next leader reads.
 var errNotLeading = errors.New("the lease was lost")
 
 // lead runs cycles while this process holds the lease.
@@ -94,7 +93,7 @@ func (d *descheduler) lead(ctx context.Context) error {
 	return errNotLeading
 }
 
-// prepare checks that everything can be read, before anything is watched.
+// prepare makes a descheduler, and reads its policy.
 func prepare(ctx context.Context, options *Options) (*descheduler, error) {
 	server := options.Server
 	config, err := options.config()
@@ -107,67 +106,68 @@ func prepare(ctx context.Context, options *Options) (*descheduler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a client: %w", err)
 	}
-	d := &descheduler{options: options, config: config, watch: &watch{}, report: &cycle.Report{}}
-	d.world = cycle.NewWorld(cycle.Options{Clock: options.Clock, DryRun: options.isDryRun(), CallTimeout: options.EvictionTimeout, Report: d.note})
-	d.guard = guarded.New(plain, guarded.Options{Timeout: options.EvictionTimeout, DryRun: options.isDryRun(),
+	d := &descheduler{options: options, config: config, watch: &watch{}}
+	d.world = cycle.NewWorld(cycle.Options{Clock: options.Clock, DryRun: options.isDryRun(), CallTimeout: options.EvictionTimeout})
+	d.guard = cycle.NewClient(plain, cycle.GuardOptions{Timeout: options.EvictionTimeout, DryRun: options.isDryRun(),
 		Silent: options.Server.DryRun, TripAfter: tripAfter, Settled: d.world.Settle})
 	server.Client, server.EventClient = d.guard, d.guard
-	syncCtx, cancel := context.WithTimeoutCause(ctx, options.SyncTimeout, fmt.Errorf("not everything could be read within %s", options.SyncTimeout))
-	defer cancel()
-	// Some calls of the framework take no context.
-	done := make(chan error, 1)
-	go func() { done <- d.load(syncCtx) }()
-	select {
-	case err = <-done:
-		if err != nil && syncCtx.Err() != nil {
-			err = errors.Join(context.Cause(syncCtx), err)
-		}
-	case <-syncCtx.Done():
-		err = context.Cause(syncCtx)
-		select {
-		case late := <-done: // its error may name what is missing
-			err = errors.Join(err, late)
-		case <-time.After(time.Second):
-		}
-	}
-	return d, err
+	return d, d.load(ctx, rest.CopyConfig(typed))
 }
 
-// load reads the policy and checks that the cluster and the rights allow it.
-func (d *descheduler) load(ctx context.Context) error {
+// look is how often an API server that does not answer is asked again.
+const look = 500 * time.Millisecond
+
+// load reads the policy, and waits until the API server answers. The calls of the framework take no context, so the
+// client that they use has a deadline.
+func (d *descheduler) load(ctx context.Context, asking *rest.Config) error {
 	deschedulermetrics.Register()
 	registerMetrics()
+	asking.Timeout = d.options.SyncTimeout
+	client, err := kubernetes.NewForConfig(asking)
+	if err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
 	registry := pluginregistry.NewRegistry()
 	d.options.Register(d.world, registry)
-	berths := sets.KeySet(registry)
 	framework.RegisterDefaultPlugins(registry)
 	pluginregistry.PluginRegistry = watched(registry, d.guard, d.watch)
-
-	var err error
-	if d.policy, err = framework.LoadPolicyConfig(d.options.Server.PolicyConfigFile, d.options.Server.Client, pluginregistry.PluginRegistry); err != nil {
+	if d.policy, err = framework.LoadPolicyConfig(d.options.Server.PolicyConfigFile, client, pluginregistry.PluginRegistry); err != nil {
 		return err
 	}
 	if d.sendsAhead() {
-		d.guard.SendAhead(guarded.Ahead{GracePeriodSeconds: d.policy.GracePeriodSeconds})
+		d.guard.SendAhead(d.policy.GracePeriodSeconds)
 	}
 	if unknown := enabledIn(d.policy).Difference(sets.KeySet(registry)); unknown.Len() > 0 {
 		return fmt.Errorf("the policy enables plugins that do not exist: %v; correct their names", sets.List(unknown))
 	}
-	lists, err := metadata.NewForConfig(d.config)
-	if err != nil {
-		return fmt.Errorf("making a client: %w", err)
-	}
-	required := requiredBy(d.policy, berths, d.options.isDryRun())
-	if err := required.check(ctx, lists, d.options.Server.Client); err != nil {
-		return err
-	}
-	if d.policyVersion, err = eutils.SupportEviction(d.options.Server.Client); err != nil {
-		return fmt.Errorf("asking for the eviction API: %w", err)
+	var unanswered error
+	if err := wait.PollUntilContextTimeout(ctx, look, d.options.SyncTimeout, true, func(context.Context) (bool, error) {
+		d.policyVersion, unanswered = eutils.SupportEviction(client)
+		return unanswered == nil, nil
+	}); err != nil {
+		return errors.Join(d.notRead(), unanswered)
 	}
 	if d.policyVersion == "" {
 		return errors.New("the API server does not serve the eviction API (policy/v1)")
 	}
 	return d.connectMetrics()
+}
+
+// enabledIn are the plugins that a policy enables.
+func enabledIn(policy *api.DeschedulerPolicy) sets.Set[string] {
+	enabled := sets.New[string]()
+	for i := range policy.Profiles {
+		p := &policy.Profiles[i].Plugins
+		for _, set := range []api.PluginSet{p.Deschedule, p.Balance, p.Filter, p.PreEvictionFilter} {
+			enabled.Insert(set.Enabled...)
+		}
+	}
+	return enabled
+}
+
+// notRead is the error of whoever waited too long. The log says what could not be listed.
+func (d *descheduler) notRead() error {
+	return fmt.Errorf("not everything could be read within %s", d.options.SyncTimeout)
 }
 
 // sendsAhead is true if the framework sends every eviction that a plugin asks for.
@@ -212,7 +212,8 @@ func (o *Options) config() (config *rest.Config, err error) {
 	return config, nil
 }
 
-// runForever runs a cycle at every interval. Each has new informers, so that it begins with fresh lists. An error of a cycle is logged and counted.
+// runForever runs a cycle at every interval. Each has new informers, so that it begins with fresh lists. An error of a
+// cycle is logged and counted.
 func (d *descheduler) runForever(ctx context.Context) {
 	wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {
 		if err := d.runOnce(ctx); err != nil && ctx.Err() == nil {
@@ -240,20 +241,20 @@ func (d *descheduler) runCycle(ctx context.Context) (*cycle.Report, error) {
 	defer cancel(nil)
 	d.watch.begin(cancel)
 	d.guard.BeginCycle()
-	report := &cycle.Report{}
-	d.report = report
 	tooLate := time.AfterFunc(d.options.SyncTimeout, func() {
 		if !d.watch.started() {
-			cancel(fmt.Errorf("not everything could be read within %s", d.options.SyncTimeout))
+			cancel(d.notRead())
 		}
 	})
 	defer tooLate.Stop()
 
 	once := *d.options.Server
 	once.DeschedulingInterval = 0
-	// The guard keeps evictions back. The framework's own dry run goes by a copy of the cluster and does not wait for it: pods and nodes may be missing.
+	// The guard keeps evictions back. The framework's own dry run goes by a copy of the cluster and does not wait for
+	// it: pods and nodes may be missing.
 	once.DryRun = false
 	err := framework.RunDeschedulerStrategies(ctx, &once, d.policy, d.policyVersion)
+	report := d.world.End()
 	err = errors.Join(err, d.watch.err(), context.Cause(ctx))
 	cycleSeconds.Observe(time.Since(began).Seconds())
 	tally := d.guard.Tally()
@@ -266,12 +267,6 @@ func (d *descheduler) runCycle(ctx context.Context) (*cycle.Report, error) {
 		lastSuccess.SetToCurrentTime()
 	}
 	return report, err
-}
-
-// note adds to the report of the cycle.
-func (d *descheduler) note(more *cycle.Report) {
-	d.report.Lines = append(d.report.Lines, more.Lines...)
-	d.report.Unread = errors.Join(d.report.Unread, more.Unread)
 }
 
 func (d *descheduler) explain(report *cycle.Report) error {

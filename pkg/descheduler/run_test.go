@@ -7,16 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes/fake"
-	"sigs.k8s.io/descheduler/pkg/api"
 	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
 	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
 
-	"github.com/berth-project/berth/pkg/descheduler/guarded"
+	"github.com/berth-project/berth/pkg/descheduler/cycle"
 )
 
 func TestOptionsThatCannotBe(t *testing.T) {
@@ -82,7 +79,7 @@ func TestPluginsAreWatched(t *testing.T) {
 		return plugin, nil
 	},
 		plugin, nil, nil, nil, registry)
-	built, err := watched(registry, guarded.New(fake.NewClientset(), guarded.Options{Timeout: time.Second}), w)["Counting"].PluginBuilder(t.Context(), nil, nil)
+	built, err := watched(registry, cycle.NewClient(fake.NewClientset(), cycle.GuardOptions{Timeout: time.Second}), w)["Counting"].PluginBuilder(t.Context(), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,26 +109,5 @@ func TestPluginsAreWatched(t *testing.T) {
 	deschedule.Deschedule(ctx, nil)
 	if plugin.runs != 1 || w.err() == nil {
 		t.Errorf("it ran in a cycle that was over: %d, %v", plugin.runs, w.err())
-	}
-}
-
-func TestWhatIsRequiredDependsOnThePolicy(t *testing.T) {
-	policy := func(name string) *api.DeschedulerPolicy {
-		return &api.DeschedulerPolicy{Profiles: []api.DeschedulerProfile{{Plugins: api.Plugins{Balance: api.PluginSet{Enabled: []string{name}}}}}}
-	}
-	berths := sets.New("Ours")
-	count := func(r required) [2]int { return [2]int{len(r.lists), len(r.rights)} }
-	all := len(readByFramework) + len(readByBerth) + len(readByFilters)
-	for name, tc := range map[string]struct {
-		got  required
-		want [2]int
-	}{
-		"a strategy of Berth's":               {requiredBy(policy("Ours"), berths, false), [2]int{all, 2}},
-		"in a dry run no right to write":      {requiredBy(policy("Ours"), berths, true), [2]int{all, 0}},
-		"one of the framework's needs no CRD": {requiredBy(policy("Theirs"), berths, false), [2]int{len(readByFramework), 1}},
-	} {
-		if diff := cmp.Diff(tc.want, count(tc.got)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 )
 
-// serve serves metrics and health, if the options have a port, as the framework's package app does. That package has no function for it alone. The
-// returned function stops serving.
+// serve serves metrics and health, if the options have a port, as the framework's package app does. That package has no
+// function for it alone. The returned function stops serving.
 func serve(ctx context.Context, options *Options) (stop func(), _ error) {
 	if options.Server.SecureServingInfo == nil {
 		return func() {}, nil

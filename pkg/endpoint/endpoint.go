@@ -1,5 +1,8 @@
 // Package endpoint defines the URL paths of Berth's webhooks: the path of each handler, and the path in the webhook configuration. The latter begins with
-// a secret segment that only the API server and Berth know. The package has no client and no clock. Begin reading at WebhooksOf.
+// a secret segment that only the API server and Berth know. Begin reading at WebhooksOf.
+//
+// It serves the versions of Berth's kinds as well: it answers the API server's conversion reviews (conversion.go), and gives admission webhooks that are
+// written for the stored version objects of every version (hub.go). pkg/crd/versions knows what differs. The package has no client and decides nothing.
 package endpoint
 
 import (
@@ -12,6 +15,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 )
 
 // The paths of the handlers.
@@ -137,50 +141,35 @@ func HandlerOf(path string) string {
 
 // Path is the path in the webhook configuration. It is empty if that path is not one of the webhook's handler.
 func (w Webhook) Path() string {
-	if path := w.path(); HandlerOf(path) == w.Handler {
+	if path, _ := w.path(); HandlerOf(path) == w.Handler {
 		return path
 	}
 	return ""
 }
 
-// path is the path in the webhook configuration. It is empty if there is none.
-func (w Webhook) path() string {
-	var path string
-	switch {
-	case w.Client.Service != nil && w.Client.Service.Path != nil:
-		path = *w.Client.Service.Path
-	case w.Client.Service == nil && w.Client.URL != nil:
-		if address, err := url.Parse(*w.Client.URL); err == nil {
-			path = address.Path
-		}
+// path is the path in the webhook configuration, empty if there is none. set changes it. It is nil if there is nothing to change.
+func (w Webhook) path() (path string, set func(path string)) {
+	if service := w.Client.Service; service != nil {
+		return ptr.Deref(service.Path, ""), func(path string) { service.Path = &path }
 	}
-	if path == "/" {
-		return ""
+	address, err := url.Parse(ptr.Deref(w.Client.URL, ""))
+	if err != nil || w.Client.URL == nil {
+		return "", nil
 	}
-	return path
+	return address.Path, func(path string) {
+		address.Path = path
+		w.Client.URL = ptr.To(address.String())
+	}
 }
 
 // Fill sets a path with a random segment of 128 bits if the webhook has none. It keeps every path that there is. It returns whether it changed the webhook.
 func (w Webhook) Fill() bool {
-	if w.path() != "" {
+	path, set := w.path()
+	if set == nil || path != "" && path != "/" {
 		return false
 	}
 	random := make([]byte, 16)
 	_, _ = rand.Read(random) // it never fails
-	path := fmt.Sprintf("/%x%s", random, w.Handler)
-	if w.Client.Service != nil {
-		w.Client.Service.Path = &path
-		return true
-	}
-	if w.Client.URL == nil {
-		return false
-	}
-	address, err := url.Parse(*w.Client.URL)
-	if err != nil {
-		return false
-	}
-	address.Path = path
-	text := address.String()
-	w.Client.URL = &text
+	set(fmt.Sprintf("/%x%s", random, w.Handler))
 	return true
 }

@@ -43,9 +43,11 @@ func TestAPathIsFilledInWhereItIsMissing(t *testing.T) {
 				t.Fatalf("at first it is %q", w.Path())
 			}
 			tc.change(&w)
-			before := w.path()
-			if got := w.Fill(); got != tc.want || (w.path() != before) != tc.want {
-				t.Errorf("got %t, from %q to %q", got, before, w.path())
+			before, _ := w.path()
+			got := w.Fill()
+			after, _ := w.path()
+			if got != tc.want || (after != before) != tc.want {
+				t.Errorf("got %t, from %q to %q", got, before, after)
 			}
 			if tc.want && (w.Path() == "" || HandlerOf(w.Path()) != w.Handler) {
 				t.Errorf("it leads to %q", HandlerOf(w.Path()))

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"maps"
 	"math"
@@ -56,7 +55,7 @@ func Compile(frs *v1alpha1.FederatedReplicaSet) (*Policy, field.ErrorList) {
 		errs = append(errs, field.Invalid(path.Child("template", "metadata", "labels"), field.OmitValueType{},
 			fmt.Sprintf("must match spec.selector (%s); add the labels that it asks for", selector)))
 	}
-	p.Template, p.Shape, p.Rebalance = template, shapeOf(template), preferences.Rebalance
+	p.Template, p.Rebalance = template, preferences.Rebalance
 	clusters, clusterErrs := compileClusters(preferences.Clusters, at.Child("clusters"))
 	p.Clusters = clusters
 	errs = slices.Concat(errs, clusterErrs, compilePace(p, &spec.Pace, path.Child("pace")))
@@ -103,17 +102,6 @@ func labelsOf(template map[string]any) labels.Set {
 		set[key], _ = value.(string)
 	}
 	return set
-}
-
-// shapeOf is the same for templates whose pods have the same spec.
-func shapeOf(template map[string]any) string {
-	text, err := json.Marshal(template["spec"])
-	if err != nil { // it was decoded from JSON
-		return ""
-	}
-	hash := fnv.New64a()
-	hash.Write(text)
-	return fmt.Sprintf("%016x", hash.Sum64())
 }
 
 // preferencesOf are those of the spec or of the annotation, with their path.

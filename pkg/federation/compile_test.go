@@ -53,10 +53,10 @@ func TestCompile(t *testing.T) {
 				t.Fatal(errs)
 			}
 			got := *p
-			if got.Namespace != "shop" || got.Name != "web" || len(got.Template) == 0 || got.Shape == "" || got.LabelSelector == nil {
+			if got.Namespace != "shop" || got.Name != "web" || len(got.Template) == 0 || got.LabelSelector == nil {
 				t.Errorf("got %+v", got)
 			}
-			got.Namespace, got.Name, got.Template, got.Shape, got.LabelSelector = "", "", nil, "", nil
+			got.Namespace, got.Name, got.Template, got.LabelSelector = "", "", nil, nil
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}

@@ -6,5 +6,5 @@
 // The model remembers nothing. What it must know of earlier plans is in the status: since when a cluster does not answer, what its ReplicaSet may ask for, and when a cluster
 // that was full is tried again.
 //
-// Begin reading at Compile, then Policy.Plan. Seats keeps FederatedReplicaSets that are planned at the same time from counting the same room.
+// Begin reading at Compile, then Policy.Plan.
 package federation

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
+	"github.com/berth-project/berth/pkg/sites"
 )
 
 // Observed is what the adapter has gathered.
@@ -15,33 +16,17 @@ type Observed struct {
 	Members []Member
 	// Status is the previous one.
 	Status *v1alpha1.FederatedReplicaSetStatus
-	// Seats are those that other FederatedReplicaSets hold. Nil if none do. Plan reads it only.
-	Seats *Seats
 }
 
 // Member is a cluster.
 type Member struct {
-	Name string
-	// Identity is the same for the same cluster, whatever its name is. Empty if it is not known.
-	Identity string
-	// Reachable is true if what is said of the cluster is not old.
-	Reachable bool
-	// Since is when Reachable last changed. Zero if that is not known.
-	Since time.Time
-	// Cordoned is true if the cluster gets no more replicas, and Drained if those that it has move to others.
-	Cordoned, Drained bool
-	// Lives is true if the cluster is not reachable although nothing says that it is down: it refuses the hub, and somebody has to mend that. Then others do not run its replicas.
-	Lives bool
+	sites.Cluster
 	// Why says what somebody has to do before the cluster is reachable. Empty if nobody knows.
 	Why string
-	// Late is true if the cluster has not answered yet in this round. Local is from its cache then, and may lack the last write. Nothing is written there.
-	Late bool
-	// Local is the ReplicaSet of the FederatedReplicaSet. Nil if there is none. For a cluster that does not answer it is what was seen last, or nil if that is not known.
+	// Local is the ReplicaSet of the FederatedReplicaSet, of a cluster that is late from its cache. Nil if there is none. For a cluster that does not answer it is what was seen last, or nil if that is not known.
 	Local *Local
 	// Taken is true if another ReplicaSet has the name, which Berth must not touch.
 	Taken bool
-	// Room is what Berth in the cluster has reported. Nil if it reports nothing.
-	Room *Room
 }
 
 // Local is the ReplicaSet in a cluster.

@@ -15,12 +15,8 @@ import (
 	"github.com/berth-project/berth/pkg/sites"
 )
 
-const (
-	// takenInterval is how often a cluster is looked at again that has another ReplicaSet of the name.
-	takenInterval = 30 * time.Second
-	// oldestFigure is for how long a reported figure is used.
-	oldestFigure = 2 * time.Minute
-)
+// takenInterval is how often a cluster is looked at again that has another ReplicaSet of the name.
+const takenInterval = 30 * time.Second
 
 // Plan says what the ReplicaSet in every cluster is to be, and the new status.
 //
@@ -35,25 +31,12 @@ func (p *Policy) Plan(in Observed) Plan {
 	for _, pl := range r.places {
 		r.count(pl)
 		r.judge(pl)
-		r.bound(pl)
 	}
 	r.settle()
 	r.divide()
 	r.approach()
 	return r.result()
 }
-
-// Hold has the seats that the plan takes held.
-func (p *Policy) Hold(seats *Seats, plan *Plan) {
-	for i := range plan.Clusters {
-		if w := &plan.Clusters[i]; w.Raises() {
-			seats.Raise(w.Member, p.Key(), p.Shape, w.Replicas)
-		}
-	}
-}
-
-// Key is the name of the FederatedReplicaSet for Seats and Room.
-func (p *Policy) Key() string { return p.Namespace + "/" + p.Name }
 
 // round is one call of Plan.
 type round struct {
@@ -82,10 +65,9 @@ type place struct {
 	asked, scheduled, firm, available int32
 	// stuck is how many pods found no node, or could not be created, for too long.
 	stuck int32
-	// capacity of the cluster, and what is known of it. Exact is true if no pod may wait there.
+	// capacity of the cluster, and what is known of it.
 	capacity int32
 	figure   *v1alpha1.Capacity
-	exact    bool
 	// full is true until the figure is tried again.
 	full bool
 	// returned is true for a cluster that was lost, until its surplus has gone.
@@ -101,15 +83,13 @@ type place struct {
 type absentee struct {
 	name   string
 	before v1alpha1.ClusterStatus
-	since  time.Time
+	sites.Silence
 	// why is what is said of it.
 	why string
 	// available is how many of its pods were available when it answered last.
 	available int32
 	// asked is what its ReplicaSet may ask for, and sure what it asks for at least: nobody knows whether the last write has arrived. credit is what is left to it.
 	asked, sure, credit int32
-	// inDoubt is true if it has just stopped to answer. Then others make nothing that it may have been asked for. refuses is true if it is not down.
-	inDoubt, lost, refuses bool
 }
 
 // gather sorts clusters into those that answer and those that do not. A cluster that is no member any more does not answer.
@@ -148,11 +128,15 @@ func (r *round) gather() {
 				a.sure = m.Local.Replicas
 			}
 		}
-		r.await(a, m)
-		if a.lost && m == nil || a.asked == 0 && (m == nil || !wanted) {
+		var known *sites.Cluster
+		if m != nil {
+			known = &m.Cluster
+		}
+		a.Silence = sites.Silent(was.State, was.Since.Time, known, r.Lost, r.Now, r.wait)
+		if a.Lost && m == nil || a.asked == 0 && (m == nil || !wanted) {
 			continue // the member is gone for good, or has nothing to do with the object
 		}
-		a.credit = sites.Credit(a.sure, bounds.Min, a.lost)
+		a.credit = sites.Credit(a.sure, bounds.Min, a.Lost)
 		r.absent = append(r.absent, a)
 	}
 	ranked := slices.Clone(r.places)
@@ -184,21 +168,11 @@ func (r *round) namesNow(before map[string]*v1alpha1.ClusterStatus) (names []str
 	return names
 }
 
-// await says since when a cluster does not answer, and whether it is in doubt or lost.
-func (r *round) await(a *absentee, m *Member) {
-	heard := time.Time{}
-	if m != nil {
-		heard, a.refuses = m.Since, m.Lives
-	}
-	silence := sites.Silent(a.before.State, a.before.Since.Time, heard, a.refuses, r.Lost, r.Now, r.wait)
-	a.since, a.inDoubt, a.lost = silence.Since, silence.InDoubt, silence.Lost
-}
-
 // hash orders clusters differently for each FederatedReplicaSet, so that those of one replica are not all in the same cluster. FNV alone keeps the order of names
 // that differ in one letter.
 func (r *round) hash(cluster string) uint64 {
 	h := fnv.New64a()
-	h.Write([]byte(r.Key() + "\x00" + cluster))
+	h.Write([]byte(r.Namespace + "/" + r.Name + "\x00" + cluster))
 	n := h.Sum64()
 	n = (n ^ n>>33) * 0xff51afd7ed558ccd
 	return n ^ n>>33
@@ -260,12 +234,11 @@ func (r *round) isOver(since time.Time) bool {
 //   - A figure that is no limit any more is dropped, and so is one that nobody tried for long.
 func (r *round) judge(pl *place) {
 	pl.capacity = allocation.Unlimited
-	before := pl.before.Capacity
-	if before != nil && before.Source == v1alpha1.CapacityReported {
+	before, retry := pl.before.Capacity, r.Now
+	if before != nil && before.RetryTime == nil { // an earlier version knew figures that are never tried
 		before = nil
 	}
-	retry := r.Now
-	if before != nil && before.RetryTime != nil {
+	if before != nil {
 		retry = before.RetryTime.Time
 	}
 	tried := !retry.After(r.Now)
@@ -295,7 +268,6 @@ func (r *round) judge(pl *place) {
 	}
 	pl.capacity = pl.figure.Replicas
 	if pl.full {
-		pl.exact = pl.figure.Source == v1alpha1.CapacityRefused
 		r.wait(pl.figure.RetryTime.Sub(r.Now))
 		return
 	}
@@ -334,40 +306,13 @@ func (p *Policy) Refuse(status *v1alpha1.FederatedReplicaSetStatus, cluster, mes
 	return false
 }
 
-// bound adds what Berth in the cluster has reported. A figure that is old is not used, and neither is one of a cluster that does not answer.
-func (r *round) bound(pl *place) {
-	if pl.Room == nil {
-		return
-	}
-	age := r.Now.Sub(pl.Room.At)
-	if age >= oldestFigure || age <= -oldestFigure {
-		return
-	}
-	seats := r.Seats
-	if seats == nil {
-		seats = &Seats{}
-	}
-	left, known := seats.Left(pl.Name, r.Key(), r.Shape, pl.Room)
-	if !known {
-		return
-	}
-	r.wait(oldestFigure - age)
-	if reported := max(left, pl.firm); reported < pl.capacity {
-		pl.capacity = reported
-		if pl.figure == nil {
-			pl.figure = &v1alpha1.Capacity{Replicas: reported, Time: metav1.NewTime(pl.Room.At.Truncate(time.Second)), Source: v1alpha1.CapacityReported}
-		}
-	}
-	pl.exact = true
-}
-
 // settle says how many replicas the clusters that answer are to have: what others do not have. They make no replica that others may have, but nothing that runs here ends for a replica there
 // that was not available, or because the total is lowered meanwhile.
 func (r *round) settle() {
 	here, there, shares := int64(0), int64(0), int64(0)
 	for _, a := range r.absent {
 		may := a.credit
-		if a.inDoubt {
+		if a.InDoubt {
 			may = a.asked
 		}
 		r.made += int64(may)
@@ -386,7 +331,7 @@ func (r *round) divide() {
 	claims := make([]allocation.Claim, len(r.places))
 	open := make([]allocation.Claim, len(r.places))
 	// While replicas may come back with a cluster, nothing that runs moves.
-	rebalance := r.Rebalance && !slices.ContainsFunc(r.absent, func(a *absentee) bool { return !a.lost && a.asked > 0 })
+	rebalance := r.Rebalance && !slices.ContainsFunc(r.absent, func(a *absentee) bool { return !a.Lost && a.asked > 0 })
 	for i, pl := range r.places {
 		claims[i] = r.claim(pl, rebalance)
 		open[i] = claims[i]
@@ -397,7 +342,7 @@ func (r *round) divide() {
 	waiting, has := slices.Clone(claims), make([]int32, len(claims))
 	for i, pl := range r.places {
 		has[i] = pl.asked
-		if pl.exact {
+		if pl.full && pl.figure.Source == v1alpha1.CapacityRefused { // no pod can wait there
 			waiting[i].Max = min(waiting[i].Max, max(claims[i].Capacity, share[i]))
 		}
 	}
@@ -409,9 +354,7 @@ func (r *round) divide() {
 		r.unplaced -= share[i]
 		r.waiting += share[i] - placed[i]
 	}
-	tried := func(pl *place) bool {
-		return pl.figure != nil && !pl.full && pl.figure.Source != v1alpha1.CapacityReported
-	}
+	tried := func(pl *place) bool { return pl.figure != nil && !pl.full }
 	if !slices.ContainsFunc(r.places, tried) {
 		return
 	}

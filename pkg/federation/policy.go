@@ -21,8 +21,6 @@ type Policy struct {
 	LabelSelector   *metav1.LabelSelector
 	// Template of the pods, as decoded from JSON. It must not be changed.
 	Template map[string]any
-	// Shape is the same for templates that need the same of a node.
-	Shape string
 	// TakeOver is true if ReplicaSets of the name may have been another FederatedReplicaSet's.
 	TakeOver bool
 	// Rebalance lets running replicas move.

@@ -28,7 +28,7 @@ func (p *Policy) Render(replicas int32, owner types.UID) (map[string]any, error)
 	}
 	return map[string]any{
 		"apiVersion": "apps/v1", "kind": "ReplicaSet",
-		"metadata": map[string]any{"namespace": p.Namespace, "name": p.Name, "labels": labels, "annotations": map[string]any{v1alpha1.ShapeAnnotation: p.Shape}},
+		"metadata": map[string]any{"namespace": p.Namespace, "name": p.Name, "labels": labels},
 		"spec": map[string]any{
 			"replicas": int64(replicas), "minReadySeconds": int64(p.MinReadySeconds), "selector": selector, "template": template,
 		},

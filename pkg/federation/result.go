@@ -74,13 +74,13 @@ func (r *round) status(unknown []string) v1alpha1.FederatedReplicaSetStatus {
 		if a.before.Name == "" {
 			c.Wanted, c.Replicas = a.asked, a.asked
 		}
-		c.State, c.Since = v1alpha1.ClusterUnreachable, metav1.NewTime(a.since.Truncate(time.Second))
-		c.Message = fmt.Sprintf("%s; other clusters run its replicas from %s on", a.why, a.since.Add(r.Lost).UTC().Format(time.RFC3339))
-		if a.refuses {
-			c.State, c.Message = v1alpha1.ClusterRefusing, a.why+"; its replicas stay its own"
+		c.State, c.Since = v1alpha1.ClusterState(a.State()), metav1.NewTime(a.Since.Truncate(time.Second))
+		c.Message = fmt.Sprintf("%s; other clusters run its replicas from %s on", a.why, a.Since.Add(r.Lost).UTC().Format(time.RFC3339))
+		if a.Refuses {
+			c.Message = a.why + "; its replicas stay its own"
 		}
-		if a.lost {
-			c.State, c.Message = v1alpha1.ClusterLost, fmt.Sprintf("%s; other clusters run %d of its %d replicas", a.why, a.asked-a.credit, a.asked)
+		if a.Lost {
+			c.Message = fmt.Sprintf("%s; other clusters run %d of its %d replicas", a.why, a.asked-a.credit, a.asked)
 		}
 		s.Clusters = append(s.Clusters, c)
 		may += int64(a.asked)

@@ -19,8 +19,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// claims are the persistent volume claims that the filters see: those of the cluster, and those that do not exist yet because their pod does not. The
-// filters of kube-scheduler refuse a pod whose claim is missing.
+// claims are the persistent volume claims that the filters see: those of the cluster, and those that do not exist yet
+// because their pod does not. The filters of kube-scheduler refuse a pod whose claim is missing.
 type claims struct {
 	cache.Indexer
 	classes storagelisters.StorageClassLister
@@ -41,8 +41,8 @@ func (c *claims) GetByKey(key string) (item any, exists bool, err error) {
 	return c.Indexer.GetByKey(key)
 }
 
-// prepare makes the claims that a controller will make for a pod: those of its generic ephemeral volumes, and the expected ones. Claims that exist
-// stay as they are. The error says why it is not known where a volume will be.
+// prepare makes the claims that a controller will make for a pod: those of its generic ephemeral volumes, and the
+// expected ones. Claims that exist stay as they are. The error says why it is not known where a volume will be.
 func (c *claims) prepare(pod *corev1.Pod, expected []*corev1.PersistentVolumeClaim) error {
 	for i := range pod.Spec.Volumes {
 		if volume := &pod.Spec.Volumes[i]; volume.Ephemeral != nil && volume.Ephemeral.VolumeClaimTemplate != nil {

@@ -52,7 +52,8 @@ func withClaim(p *corev1.Pod, name string) *corev1.Pod {
 	return p
 }
 
-// The claim of a pod that does not exist does not exist either. It is no reason to refuse the pod: the pod's claim is made with it.
+// The claim of a pod that does not exist does not exist either. It is no reason to refuse the pod: the pod's claim is
+// made with it.
 func TestClaimsThatAreMadeWithThePod(t *testing.T) {
 	const late, now = storagev1.VolumeBindingWaitForFirstConsumer, storagev1.VolumeBindingImmediate
 	byDefault := class("default", late, "csi.example.com", "zone-b")

@@ -32,8 +32,8 @@ type Cycle struct {
 	Status *fwk.Status
 }
 
-// Schedule runs a scheduling cycle up to the reservation of a node: filters, scores, and what follows if no node fits. The caller puts the pod on the
-// node with Bind. The error says why nothing is known about the pod.
+// Schedule runs a scheduling cycle up to the reservation of a node: filters, scores, and what follows if no node fits.
+// The caller puts the pod on the node with Bind. The error says why nothing is known about the pod.
 func (r *Rooms) Schedule(ctx context.Context, pod *corev1.Pod) (Cycle, error) {
 	run, c := r.filters.framework, Cycle{State: framework.NewCycleState()}
 	if err := r.filters.unknown(pod); err != nil {

@@ -29,12 +29,13 @@ type Filters struct {
 	undo []func()
 }
 
-// leftOut are plugins that filter by what this package has no part in: devices, whose allocation is made up while a pod is scheduled, and preemption.
-// Pods with device claims are Unknown.
+// leftOut are plugins that filter by what this package has no part in: devices, whose allocation is made up while a pod
+// is scheduled, and preemption. Pods with device claims are Unknown.
 var leftOut = map[string]bool{names.DynamicResources: true, names.DefaultPreemption: true, names.GangScheduling: true}
 
-// NewFilters makes the filters. They register their informers with the factory, which the caller starts; they must have synced before a pod is
-// placed. The context bounds the life of the filters. Other plugins than those of kube-scheduler are called first by filters, and last elsewhere.
+// NewFilters makes the filters. They register their informers with the factory, which the caller starts; they must have
+// synced before a pod is placed. The context bounds the life of the filters. Other plugins than those of kube-scheduler
+// are called first by filters, and last elsewhere.
 func NewFilters(ctx context.Context, client kubernetes.Interface, factory informers.SharedInformerFactory, others ...Plugin) (*Filters, error) {
 	schedulermetrics.Register() // the framework writes them
 	defaults, err := latest.Default()
@@ -85,7 +86,8 @@ func (f *Filters) unknown(pod *corev1.Pod) error {
 	return f.claims.prepare(pod, nil)
 }
 
-// put puts a pod on a node of the picture, with what plugins reserve for it. State is that of the filters, which accepted the node.
+// put puts a pod on a node of the picture, with what plugins reserve for it. State is that of the filters, which
+// accepted the node.
 func (f *Filters) put(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) error {
 	if err := f.reserve(ctx, state, pod, node); err != nil {
 		return err

@@ -9,7 +9,8 @@ func (p *picture) HavePodsWithRequiredNonHostScopedAntiAffinityList() ([]fwk.Nod
 	return p.having(func(info fwk.NodeInfo) bool { return len(info.GetPodsWithRequiredNonHostScopedAntiAffinity()) > 0 }), nil
 }
 
-// PodGroupStates implements fwk.SharedLister. The filters read no pod groups; nil is what they get with the feature GenericWorkload off.
+// PodGroupStates implements fwk.SharedLister. The filters read no pod groups; nil is what they get with the feature
+// GenericWorkload off.
 func (p *picture) PodGroupStates() fwk.PodGroupStateLister { return nil }
 
 // PodGroups implements fwk.SharedLister.

@@ -40,8 +40,8 @@ type Rooms struct {
 	next int
 }
 
-// Take takes a picture of the cluster: pods that hold room, which are those on nodes that have not ended, and those nominated to one. Only one
-// picture of the same Filters may be in use.
+// Take takes a picture of the cluster: pods that hold room, which are those on nodes that have not ended, and those
+// nominated to one. Only one picture of the same Filters may be in use.
 func (f *Filters) Take(pods []*corev1.Pod, nodes []*corev1.Node) (*Rooms, error) {
 	var holding []*corev1.Pod
 	for _, pod := range pods {
@@ -59,17 +59,19 @@ func (f *Filters) Take(pods []*corev1.Pod, nodes []*corev1.Node) (*Rooms, error)
 	return &Rooms{filters: f, leaving: map[types.UID]*corev1.Pod{}}, f.picture.take(holding, nodes)
 }
 
-// Expect says which persistent volume claims controllers will make for pods that are about to be placed, as a StatefulSet's does. Claims that exist
-// stay as they are. Nobody need say it of generic ephemeral volumes. The error says why it is not known where a volume will be.
+// Expect says which persistent volume claims controllers will make for pods that are about to be placed, as a
+// StatefulSet's does. Claims that exist stay as they are. Nobody need say it of generic ephemeral volumes. The error
+// says why it is not known where a volume will be.
 func (r *Rooms) Expect(namespace string, expected []*corev1.PersistentVolumeClaim) error {
 	return r.filters.claims.prepare(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}}, expected)
 }
 
-// Place looks for a node for a pod that has none, among the nodes for which may is true. The pod replaces the pod instead, which may be nil: that one
-// does not keep the pod from a node, but its own node does not count, because the move would lead nowhere. If a node fits, the pod is on it from now on.
+// Place looks for a node for a pod that has none, among the nodes for which may is true. The pod replaces the pod
+// instead, which may be nil: that one does not keep the pod from a node, but its own node does not count, because the
+// move would lead nowhere. If a node fits, the pod is on it from now on.
 //
-// The pod instead keeps its room: nobody knows yet whether and when it goes. Later pods fit only if they do with it, and without it. If no node fits,
-// nothing has changed.
+// The pod instead keeps its room: nobody knows yet whether and when it goes. Later pods fit only if they do with it,
+// and without it. If no node fits, nothing has changed.
 func (r *Rooms) Place(ctx context.Context, pod, instead *corev1.Pod, may func(*corev1.Node) bool) (node string, verdict Verdict, why error) {
 	if err := r.filters.unknown(pod); err != nil {
 		return "", Unknown, err
@@ -110,8 +112,9 @@ func (r *Rooms) Place(ctx context.Context, pod, instead *corev1.Pod, may func(*c
 	return node, Fits, nil
 }
 
-// PlaceByPreemption is Place for a pod that may preempt. On one node after the other it takes away pods of lower priority for which mayGo is true, the lowest first, until the pod fits.
-// They are gone from now on. If no node fits, nothing has changed.
+// PlaceByPreemption is Place for a pod that may preempt. On one node after the other it takes away pods of lower
+// priority for which mayGo is true, the lowest first, until the pod fits. They are gone from now on. If no node fits,
+// nothing has changed.
 func (r *Rooms) PlaceByPreemption(ctx context.Context, pod, instead *corev1.Pod, may func(*corev1.Node) bool, mayGo func(*corev1.Pod) bool) (string, Verdict, error) {
 	node, verdict, why := r.Place(ctx, pod, instead, may)
 	if verdict != DoesNotFit || pod.Spec.PreemptionPolicy != nil && *pod.Spec.PreemptionPolicy == corev1.PreemptNever {
@@ -149,14 +152,14 @@ func (r *Rooms) PlaceByPreemption(ctx context.Context, pod, instead *corev1.Pod,
 	return "", DoesNotFit, why
 }
 
-// looksAtOthers is true for a pod that may fit less where others are gone. That is what affinity to them and even spreading do; room for resources,
-// ports and volumes only grows.
+// looksAtOthers is true for a pod that may fit less where others are gone. That is what affinity to them and even
+// spreading do; room for resources, ports and volumes only grows.
 func looksAtOthers(pod *corev1.Pod) bool {
 	return pod.Spec.Affinity != nil && pod.Spec.Affinity.PodAffinity != nil || len(pod.Spec.TopologySpreadConstraints) > 0
 }
 
-// filter calls a function with the nodes that take a pod, of those for which may is true, for as long as it returns true. Without such a node the
-// verdict is not Fits, and the error says why. State is empty before.
+// filter calls a function with the nodes that take a pod, of those for which may is true, for as long as it returns
+// true. Without such a node the verdict is not Fits, and the error says why. State is empty before.
 func (r *Rooms) filter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, may func(*corev1.Node) bool, fits func(node string) (more bool)) (Verdict, error) {
 	run := r.filters.framework
 	result, status, _ := run.RunPreFilterPlugins(ctx, state, pod)

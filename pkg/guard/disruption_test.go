@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
@@ -82,33 +81,5 @@ func TestAnEvictionThatADisruptionBudgetRefusesTakesNoRoom(t *testing.T) {
 				t.Errorf("the ledger is %v", entries)
 			}
 		})
-	}
-}
-
-// TestADrainThatSomethingElseRefusesLosesItsApproval calls three processes in turn, as a Service does.
-func TestADrainThatSomethingElseRefusesLosesItsApproval(t *testing.T) {
-	c := cluster(t, 3, interceptor.Funcs{})
-	var guards []*Guard
-	for range 3 {
-		guards = append(guards, New(c, c, c, Options{}))
-	}
-	renewals := func() int32 {
-		t.Helper()
-		pub := &v1beta1.PodUnavailableBudget{}
-		if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
-			t.Fatal(err)
-		}
-		return pub.Status.Ledger[0].Renewals
-	}
-	for i := range 1 + budget.MaxRenewals {
-		if allowed, reason := decide(t, guards[i%3], 0); !allowed {
-			t.Fatalf("attempt %d: %s", i, reason)
-		}
-	}
-	if allowed, reason := decide(t, New(c, c, c, Options{}), 0); allowed || reason != v1beta1.ReasonApprovalUnused {
-		t.Errorf("allowed %t, reason %s", allowed, reason)
-	}
-	if n := renewals(); n != budget.MaxRenewals {
-		t.Errorf("%d renewals, want %d", n, budget.MaxRenewals)
 	}
 }

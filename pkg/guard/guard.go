@@ -229,13 +229,6 @@ func (v verdict) and(next verdict) verdict {
 	return v
 }
 
-// refusedBy adds to a refusal the budget that refuses. It leaves an approval as it is.
-func (v *verdict) refusedBy(pub *v1beta1.PodUnavailableBudget) {
-	if !v.Allowed {
-		v.by = &corev1.ObjectReference{APIVersion: v1beta1.GroupVersion.String(), Kind: "PodUnavailableBudget", Namespace: pub.Namespace, Name: pub.Name, UID: pub.UID}
-	}
-}
-
 // cachedBudgets returns the budgets in the cache that may cover the pod.
 func (g *Guard) cachedBudgets(ctx context.Context, pod *corev1.Pod) ([]candidate, error) {
 	var pubs v1beta1.PodUnavailableBudgetList
@@ -273,14 +266,11 @@ func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, reque
 		if verdicts != nil || err != nil {
 			return verdicts, err
 		}
-		if k.counted.count == nil {
-			known = nil // its count failed, so read does not count for it again
-		}
 	}
-	asked := s.clock.Now()
-	pub, err := s.read(ctx, name, known, requests, k)
+	asked, pub := s.clock.Now(), &v1beta1.PodUnavailableBudget{}
+	err := s.live.Get(ctx, name, pub)
 	if apierrors.IsNotFound(err) || err == nil && pub.DeletionTimestamp != nil {
-		return nothingTo(requests), nil
+		return nothingTo(len(requests)), nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the budget: %w", err)
@@ -290,13 +280,20 @@ func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, reque
 		return nil, err
 	}
 	if k.counted.policy == nil {
-		return nothingTo(requests), nil
+		return nothingTo(len(requests)), nil
 	}
 	verdicts, decision := s.judge(ctx, pub, &k.counted, requests)
 	if !decision.Changed {
 		return verdicts, nil
 	}
 	return s.write(ctx, pub, decision, verdicts, k)
+}
+
+// countAhead counts for a round that is likely to write. decideOnce counts again if that fails, and reports the error.
+func (s *store) countAhead(ctx context.Context, name types.NamespacedName, requests []Request, k *knowledge) {
+	if known := s.known(ctx, name, k.budget); !k.contested && mayLetGo(known, requests) {
+		_ = s.take(ctx, known, requests, k)
+	}
 }
 
 // decideBy is a round with a budget that may not be the latest. It returns neither verdicts nor an error if the round needs a live read of the budget.
@@ -320,7 +317,7 @@ func (s *store) decideBy(ctx context.Context, known *v1beta1.PodUnavailableBudge
 
 // judge returns the verdicts of the budget by the count, and the decision: what must be written before the verdicts hold.
 func (s *store) judge(ctx context.Context, pub *v1beta1.PodUnavailableBudget, counted *snapshot, requests []Request) ([]verdict, budget.Decision) {
-	verdicts := nothingTo(requests)
+	verdicts := nothingTo(len(requests))
 	policy, count := counted.policy, counted.count
 	facts := count.Facts
 	facts.Ledger, facts.Replacing = pub.Status.Ledger, pub.Status.Replacing
@@ -338,14 +335,16 @@ func (s *store) judge(ctx context.Context, pub *v1beta1.PodUnavailableBudget, co
 		}
 	}
 	for i, index := range trial.index { // each alone: a dry run takes no room from the next
-		one := policy.Decide(facts, trial.requests[i:i+1], s.now())
-		verdicts[index].Verdict = one.Verdicts[0]
-		verdicts[index].refusedBy(pub)
+		verdicts[index].Verdict = policy.Decide(facts, trial.requests[i:i+1], s.now()).Verdicts[0]
 	}
 	decision := policy.Decide(facts, binding.requests, s.now())
 	for i, index := range binding.index {
 		verdicts[index].Verdict = decision.Verdicts[i]
-		verdicts[index].refusedBy(pub)
+	}
+	for i := range verdicts {
+		if !verdicts[i].Allowed {
+			verdicts[i].by = &corev1.ObjectReference{APIVersion: v1beta1.GroupVersion.String(), Kind: "PodUnavailableBudget", Namespace: pub.Namespace, Name: pub.Name, UID: pub.UID}
+		}
 	}
 	return verdicts, decision
 }
@@ -387,15 +386,12 @@ func (s *store) write(ctx context.Context, pub *v1beta1.PodUnavailableBudget, de
 	at, written := s.clock.Now(), pub.DeepCopy()
 	budget.Publish(&written.Status, pub.Generation, decision.Ledger, decision.Tally)
 	written.Status.Replacing = decision.Replacing
-	written.Status.LedgerRevision = budget.Newest(pub.Status.LedgerRevision, k.counted.count.Revision)
+	written.Status.LedgerRevision = budget.Newest(append(k.counted.count.Revisions(), pub.Status.LedgerRevision)...)
 	switch err := s.writer.Update(ctx, written); {
 	case apierrors.IsConflict(err):
 		return nil, errChanged
 	case apierrors.IsNotFound(err): // the budget was deleted meanwhile and protects nothing
-		for i := range verdicts {
-			verdicts[i] = notProtected()
-		}
-		return verdicts, nil
+		return nothingTo(len(verdicts)), nil
 	case err != nil:
 		return nil, fmt.Errorf("writing the ledger: %w", err)
 	}
@@ -404,9 +400,9 @@ func (s *store) write(ctx context.Context, pub *v1beta1.PodUnavailableBudget, de
 	return verdicts, nil
 }
 
-// nothingTo returns one verdict for each request, from a budget that the requests do not concern.
-func nothingTo(requests []Request) []verdict {
-	verdicts := make([]verdict, len(requests))
+// nothingTo are the verdicts of a budget that the requests do not concern.
+func nothingTo(requests int) []verdict {
+	verdicts := make([]verdict, requests)
 	for i := range verdicts {
 		verdicts[i] = notProtected()
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // podHandler answers for DELETE and UPDATE of pods, UPDATE of pods/resize and pods/status, and CREATE of pods/eviction. It also allows all operations
@@ -62,19 +63,16 @@ func (h *podHandler) Handle(asked context.Context, review admission.Request) adm
 		verdict, err = budget.Verdict{Reason: v1beta1.ReasonContended, Message: "the budgets of pod " + request.Pod.Name + " could not be checked: " + err.Error()}, nil
 	}
 	decisionSeconds.Observe(h.clock.Since(start).Seconds())
-	logger := klog.FromContext(ctx)
-	switch {
-	case err != nil:
+	if err != nil {
 		return failed(asked, review, err)
-	case verdict.Allowed:
-		decisions.WithLabelValues(string(request.Operation), "allowed", string(verdict.Reason)).Inc()
-		logger.V(2).Info("Allowed", "operation", request.Operation, "pod", klog.KObj(request.Pod), "reason", verdict.Reason, "dryRun", request.DryRun)
-		return admission.Allowed(string(verdict.Reason))
-	default:
-		decisions.WithLabelValues(string(request.Operation), decisionRefused, string(verdict.Reason)).Inc()
-		logger.V(2).Info("Refused", "operation", request.Operation, "pod", klog.KObj(request.Pod), "reason", verdict.Reason, "dryRun", request.DryRun)
-		return refused(verdict)
 	}
+	decision, response := decisionRefused, refused(verdict)
+	if verdict.Allowed {
+		decision, response = "allowed", admission.Allowed(string(verdict.Reason))
+	}
+	decisions.WithLabelValues(string(request.Operation), decision, string(verdict.Reason)).Inc()
+	klog.FromContext(ctx).V(2).Info("Decided", "decision", decision, "operation", request.Operation, "pod", klog.KObj(request.Pod), "reason", verdict.Reason, "dryRun", request.DryRun)
+	return response
 }
 
 // failed is the response if there is no verdict. The API server then refuses the operation. If the error is transient, the code is one on which patient
@@ -214,7 +212,7 @@ func reportsNodes(name string) bool {
 // isExemptPod is true for pods that terminate or have ended, and for mirror pods of static pods, which a kubelet runs by itself.
 func isExemptPod(pod *corev1.Pod) bool {
 	_, isMirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
-	return isMirror || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	return isMirror || !podstate.IsActive(pod)
 }
 
 // refused is the response on which kubectl drain and other patient clients try again: 429 with the cause that a PodDisruptionBudget gives. It has no

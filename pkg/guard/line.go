@@ -25,8 +25,9 @@ const (
 	maxBackoff   = 80 * time.Millisecond
 )
 
-// lines has one line of waiting requests for each budget. It runs at most one round of decisions at a time for each. Requests that arrive during a
-// round are decided together in the next one. So a request on an idle budget does not wait, and hundreds of requests share a few writes.
+// lines has one line of waiting requests for each budget. It runs at most one round of decisions at a time for each. Requests that arrive while a round
+// counts join it, and those that arrive later are decided together in the next one. So a request on an idle budget does not wait, and hundreds of
+// requests share a few writes.
 type lines struct {
 	store *store
 	// timeout is how long a request waits for an answer before it is refused as Contended.
@@ -102,25 +103,20 @@ func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 		if len(group) == 0 {
 			return
 		}
-		requests := make([]Request, len(group))
-		last := group[0].deadline
-		for i, t := range group {
-			requests[i] = t.request
-			if t.deadline.After(last) {
-				last = t.deadline
-			}
+		_, _ = l.round(ctx, group, func(round context.Context, requests []Request) error {
+			l.store.countAhead(round, name, requests, k)
+			return nil
+		})
+		if group = l.next(name, group, k); len(group) == 0 { // with the requests that have arrived during the count
+			return
 		}
-		// No read or write may outlast the last request that waits for it.
-		round, cancel := context.WithTimeout(ctx, last.Sub(l.store.clock.Now()))
 		var verdicts []verdict
-		err := panics.ToError(round, func() (err error) {
+		timedOut, err := l.round(ctx, group, func(round context.Context, requests []Request) (err error) {
 			verdicts, err = l.store.decideOnce(round, name, requests, k)
 			return err
 		})
-		timedOut := round.Err() != nil
-		cancel()
 		if errors.Is(err, errChanged) {
-			wait(ctx, rand.N(backoff))
+			time.Sleep(rand.N(backoff))
 			backoff = min(2*backoff, maxBackoff)
 			k.contested = true
 			continue // with the same group, and the requests that have arrived meanwhile
@@ -140,6 +136,22 @@ func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 		}
 		group = nil
 	}
+}
+
+// round runs a step of the group's decision. No read or write may outlast the last request that waits for it. timedOut is true if one did.
+func (l *lines) round(ctx context.Context, group []*ticket, step func(context.Context, []Request) error) (timedOut bool, err error) {
+	requests := make([]Request, len(group))
+	last := group[0].deadline
+	for i, t := range group {
+		requests[i] = t.request
+		if t.deadline.After(last) {
+			last = t.deadline
+		}
+	}
+	round, cancel := context.WithTimeout(ctx, last.Sub(l.store.clock.Now()))
+	defer cancel()
+	err = panics.ToError(round, func() error { return step(round, requests) })
+	return round.Err() != nil, err
 }
 
 // next returns the next group: the requests that must be decided again, and those at the head of the line. It answers Contended to a request that has
@@ -186,15 +198,6 @@ func contended(name types.NamespacedName) verdict {
 		Reason:  v1beta1.ReasonContended,
 		Message: "PodUnavailableBudget " + name.Name + " gets more requests than it can answer in time; try again",
 	}}
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 func (s *store) now() metav1.Time { return metav1.NewTime(s.clock.Now()) }

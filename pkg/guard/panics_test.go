@@ -26,7 +26,7 @@ func TestAPanicFailsItsOwnRoundAlone(t *testing.T) {
 			fails()
 			return c.SubResource(sub).Update(ctx, o, opts...)
 		}},
-		"of what the round reads at the same time": {List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		"of what the round lists": {List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			if _, pods := list.(*corev1.PodList); pods {
 				fails()
 			}

@@ -52,45 +52,35 @@ type candidate struct {
 // isFull is true if the budget is likely to refuse: its selector picks the pod, and its status says that it has no room.
 func (c candidate) isFull() bool { return c.target == nil && c.room == 0 }
 
-// policies are compiled budgets. A namespace may have thousands of budgets, and each request compares its pod with all of them.
+// policies are compiled budgets. A namespace may have hundreds of budgets, and each request compares its pod with all of them.
 type policies struct {
+	// compiled has a *budget.Policy for each source, nil for one that cannot be compiled.
 	compiled *lru.Cache
 }
 
-// mostCompiled bounds the memory. A policy is about as large as the budget's spec. The budget that was looked at least recently is forgotten first.
+// mostCompiled bounds the memory. A policy is about as large as the budget's spec. The one that was used least recently is forgotten first.
 const mostCompiled = 4096
 
 func newPolicies() *policies { return &policies{lru.New(mostCompiled)} }
 
-// compiled is a policy, and what it was compiled from.
-type compiled struct {
+// source is what a policy is compiled from: a spec, and the annotations that stand for fields.
+type source struct {
+	budget      types.UID
 	generation  int64
-	annotations optionAnnotations
-	// policy is nil if the budget cannot be compiled.
-	policy *budget.Policy
-}
-
-// optionAnnotations are the annotations of a budget from which a policy is compiled.
-type optionAnnotations [4]string
-
-func annotationsOf(pub *v1beta1.PodUnavailableBudget) optionAnnotations {
-	return optionAnnotations{
-		pub.Annotations[v1beta1.ProtectOperationsAnnotation], pub.Annotations[v1beta1.ProtectTotalReplicasAnnotation],
-		pub.Annotations[v1beta1.IgnoredPodSelectorAnnotation], pub.Annotations[v1beta1.NoProtectNeedsRoomAnnotation],
-	}
+	annotations [4]string
 }
 
 // of returns the policy of the budget, or nil if the budget cannot be compiled.
 func (p *policies) of(pub *v1beta1.PodUnavailableBudget) *budget.Policy {
-	known, found := p.compiled.Get(pub.UID)
-	if c, _ := known.(compiled); found && c.generation == pub.Generation && c.annotations == annotationsOf(pub) {
-		return c.policy
+	from := source{pub.UID, pub.Generation, [...]string{
+		pub.Annotations[v1beta1.ProtectOperationsAnnotation], pub.Annotations[v1beta1.ProtectTotalReplicasAnnotation],
+		pub.Annotations[v1beta1.IgnoredPodSelectorAnnotation], pub.Annotations[v1beta1.NoProtectNeedsRoomAnnotation],
+	}}
+	if known, found := p.compiled.Get(from); found {
+		return known.(*budget.Policy)
 	}
-	policy, errs := budget.Compile(pub)
-	if len(errs) > 0 {
-		policy = nil
-	}
-	p.compiled.Add(pub.UID, compiled{pub.Generation, annotationsOf(pub), policy})
+	policy, _ := budget.Compile(pub)
+	p.compiled.Add(from, policy)
 	return policy
 }
 

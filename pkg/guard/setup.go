@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/budget/census"
-	"github.com/berth-project/berth/pkg/conversion"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
 )
@@ -57,7 +56,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 		guard: g, decoder: admission.NewDecoder(mgr.GetScheme()), live: live, clock: g.clock,
 	}})
 	register(endpoint.Evictions, &admission.Webhook{Handler: &evictionMarker{guard: g, live: live}})
-	register(endpoint.Budgets, conversion.Admission(v1beta1.GroupVersion, admission.WithValidator(mgr.GetScheme(), (&budgetValidator{
+	register(endpoint.Budgets, endpoint.AdmissionInHub(v1beta1.GroupVersion, admission.WithValidator(mgr.GetScheme(), (&budgetValidator{
 		budgets: g.committed, policies: g.policies, census: g.lines.store.census, looks: make(chan struct{}, mostLooks),
 	}).reviews())))
 	return nil

@@ -57,20 +57,14 @@ func (s *shared[K, V]) serve(ctx context.Context, key K, next *reading[V]) {
 		})
 		cancel()
 		close(next.done)
-		next = s.next(key)
+		s.mu.Lock()
+		if next = s.readings[key]; next == nil {
+			delete(s.readings, key)
+		} else {
+			s.readings[key] = nil
+		}
+		s.mu.Unlock()
 	}
-}
-
-func (s *shared[K, V]) next(key K) *reading[V] {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	next := s.readings[key]
-	if next == nil {
-		delete(s.readings, key)
-	} else {
-		s.readings[key] = nil
-	}
-	return next
 }
 
 // readTimeout is how long one read may take. By then, the requests that wait for it have given up.

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -13,7 +12,6 @@ import (
 	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
-	"github.com/berth-project/berth/pkg/panics"
 )
 
 // knowledge is what a line has learned in previous rounds. It belongs to the line. After the line ends, lines.keep holds it for a moment for the next
@@ -35,8 +33,7 @@ func (k *knowledge) isYoung(now time.Time) bool {
 
 // snapshot is the count for a budget, and when it was taken. See docs/decisions/0021-facts-of-a-count.md.
 //
-// A snapshot is valid for a ledger that was read before or after it, if its pods are not older than those by which any entry of that ledger was written
-// or removed. Take a pod that counts as available at the snapshot's revision. Until the ledger is written, only three things can make the pod
+// A snapshot is valid for a ledger that was read before or after it, if its pods are not older than status.ledgerRevision. Take a pod that counts as available at the snapshot's revision. Until the ledger is written, only three things can make the pod
 // unavailable: an operation that is in the ledger, an operation that makes the write fail, or the pod itself. Take a pod that does not serve at that
 // revision. No earlier decision has seen it serve later, so none relies on it.
 //
@@ -60,8 +57,7 @@ func (s *snapshot) serves(policy *budget.Policy, pub *v1beta1.PodUnavailableBudg
 		oldest != "" && budget.Newest(oldest, s.count.Revision) == s.count.Revision
 }
 
-// oldestPods is the minimum resourceVersion of the pods, the newest of two kinds. One is the newest revision by which an entry of the ledger was written
-// or removed. The others are those of the pods that are judged.
+// oldestPods is the minimum resourceVersion of the list of pods: the newest of the ledger's revision and of the pods that are judged.
 func oldestPods(ledgerRevision string, requests []Request) string {
 	revisions := make([]string, 0, 1+len(requests))
 	revisions = append(revisions, ledgerRevision)
@@ -81,7 +77,7 @@ func (s *store) take(ctx context.Context, pub *v1beta1.PodUnavailableBudget, req
 	if policy == nil {
 		return nil // the controller reports the errors in the budget's conditions
 	}
-	count, err := s.census.Take(ctx, pub.Namespace, policy, oldestPods(pub.Status.LedgerRevision, requests))
+	count, err := s.census.Take(ctx, pub, policy, oldestPods(pub.Status.LedgerRevision, requests))
 	if err != nil {
 		return err
 	}
@@ -110,21 +106,4 @@ func (s *store) known(ctx context.Context, name types.NamespacedName, last *v1be
 func mayLetGo(known *v1beta1.PodUnavailableBudget, requests []Request) bool {
 	return known != nil && known.DeletionTimestamp == nil && known.Status.UnavailableAllowed > 0 &&
 		slices.ContainsFunc(requests, func(r Request) bool { return !r.DryRun })
-}
-
-// read reads the budget live. At the same time it counts for the known budget, which most likely has the same spec.
-func (s *store) read(ctx context.Context, name types.NamespacedName, known *v1beta1.PodUnavailableBudget, requests []Request, k *knowledge) (*v1beta1.PodUnavailableBudget, error) {
-	pub := &v1beta1.PodUnavailableBudget{}
-	if known == nil || k.counted.serves(s.policies.of(known), known, requests, s.clock.Now()) {
-		return pub, s.live.Get(ctx, name, pub)
-	}
-	reading, readCtx := errgroup.WithContext(ctx)
-	panics.Go(ctx, reading, func() error { return s.live.Get(readCtx, name, pub) })
-	panics.Go(ctx, reading, func() error {
-		if err := s.take(readCtx, known, requests, k); err != nil {
-			k.counted = snapshot{} // the caller counts again after the budget was read, and reports the error then
-		}
-		return nil
-	})
-	return pub, reading.Wait()
 }

@@ -3,6 +3,8 @@ package guard
 import (
 	"context"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -184,7 +186,7 @@ func TestRoundsOfOneLineShareACount(t *testing.T) {
 				err := c.List(ctx, list, opts...)
 				if pods, is := list.(*corev1.PodList); is {
 					lists++
-					pods.ResourceVersion = "100"
+					pods.ResourceVersion = "1000"
 				}
 				return err
 			}})
@@ -229,7 +231,7 @@ func TestLinesShareACountForAMoment(t *testing.T) {
 			err := c.List(ctx, list, opts...)
 			if pods, is := list.(*corev1.PodList); is {
 				lists++
-				pods.ResourceVersion = "100"
+				pods.ResourceVersion = "1000"
 			}
 			return err
 		}})
@@ -251,33 +253,102 @@ func TestLinesShareACountForAMoment(t *testing.T) {
 	})
 }
 
-// TestAReplicaCountsAgainAfterADecisionByNewerPods has two replicas. The first still has a young count when the second decides by newer pods.
-func TestAReplicaCountsAgainAfterADecisionByNewerPods(t *testing.T) {
+// TestRequestsJoinARoundThatStillCounts has one request begin a count that takes long, and others arrive meanwhile.
+func TestRequestsJoinARoundThatStillCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		revision, asked := "100", []string(nil)
-		c := cluster(t, 4, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			if pods, is := list.(*corev1.PodList); is {
-				all := (&client.ListOptions{}).ApplyOptions(opts)
-				asked = append(asked, all.AsListOptions().ResourceVersion)
-				defer func() { pods.ResourceVersion = revision }()
-			}
-			return c.List(ctx, list, opts...)
-		}})
-		first, second := New(c, c, c, Options{}), New(c, c, c, Options{})
-		ask := func(g *Guard, i int, want v1beta1.Reason, wantAsked ...string) {
-			t.Helper()
-			judged := pod(i)
-			judged.ResourceVersion = "90"
-			v, err := g.Decide(t.Context(), Request{Pod: judged, Operation: v1beta1.OperationDelete})
-			if err != nil || v.Reason != want || !slices.Equal(asked, wantAsked) {
-				t.Errorf("%+v, %v after lists of pods not older than %q, want %s after %q", v, err, asked, want, wantAsked)
-			}
-			asked = nil
+		const requests, room = 8, 3
+		counted, lists, writes := make(chan struct{}), 0, 0
+		c := cluster(t, requests, interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				err := c.List(ctx, list, opts...)
+				if pods, is := list.(*corev1.PodList); is {
+					lists++
+					pods.ResourceVersion = "1000"
+					<-counted
+				}
+				return err
+			},
+			SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+				writes++
+				return c.SubResource(sub).Update(ctx, o, opts...)
+			},
+		})
+		pub := &v1beta1.PodUnavailableBudget{}
+		if err := c.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "web"}, pub); err != nil {
+			t.Fatal(err)
 		}
-		ask(first, 0, v1beta1.ReasonWithinBudget, "90")
-		revision = "110"
-		ask(second, 0, v1beta1.ReasonApproved, "100")
-		ask(first, 1, v1beta1.ReasonBudgetExhausted, "110")
-		ask(second, 1, v1beta1.ReasonBudgetExhausted)
+		pub.Spec.MaxUnavailable.IntVal = room
+		if err := c.Update(t.Context(), pub); err != nil {
+			t.Fatal(err)
+		}
+		pub.Status.LedgerRevision, pub.Status.UnavailableAllowed = "90", room
+		if err := c.Status().Update(t.Context(), pub); err != nil {
+			t.Fatal(err)
+		}
+		g := New(c, c, c, Options{})
+		writes = 0
+		var allowed atomic.Int32
+		var clients sync.WaitGroup
+		for i := range requests {
+			clients.Go(func() {
+				if ok, _ := decide(t, g, i); ok {
+					allowed.Add(1)
+				}
+			})
+			synctest.Wait()
+		}
+		close(counted)
+		clients.Wait()
+		if lists != 1 || writes != 1 || allowed.Load() != room {
+			t.Errorf("%d of %d requests allowed, want %d, with %d lists of pods and %d writes of the ledger, want one of each", allowed.Load(), requests, room, lists, writes)
+		}
 	})
+}
+
+// TestAReplicaCountsAgainAfterADecisionByNewerPods has two replicas. The first still has a young count when the second decides by a later list.
+func TestAReplicaCountsAgainAfterADecisionByNewerPods(t *testing.T) {
+	for name, tc := range map[string]struct {
+		changes bool // a pod has changed between the lists
+		again   []string
+	}{
+		"the pods are the same": {},
+		"a pod is newer":        {changes: true, again: []string{"1000"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				revision, asked := "999", []string(nil) // that of the fake client's new pods
+				c := cluster(t, 4, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+					if pods, is := list.(*corev1.PodList); is {
+						all := (&client.ListOptions{}).ApplyOptions(opts)
+						asked = append(asked, all.AsListOptions().ResourceVersion)
+						defer func() { pods.ResourceVersion = revision }()
+					}
+					return c.List(ctx, list, opts...)
+				}})
+				first, second := New(c, c, c, Options{}), New(c, c, c, Options{})
+				ask := func(g *Guard, i int, want v1beta1.Reason, wantAsked ...string) {
+					t.Helper()
+					judged := pod(i)
+					judged.ResourceVersion = "90"
+					v, err := g.Decide(t.Context(), Request{Pod: judged, Operation: v1beta1.OperationDelete})
+					if err != nil || v.Reason != want || !slices.Equal(asked, wantAsked) {
+						t.Errorf("%+v, %v after lists of pods not older than %q, want %s after %q", v, err, asked, want, wantAsked)
+					}
+					asked = nil
+				}
+				ask(first, 0, v1beta1.ReasonWithinBudget, "90")
+				if tc.changes {
+					changed := pod(3)
+					changed.Annotations = map[string]string{"example.com/changed": "true"}
+					if err := c.Update(t.Context(), changed); err != nil {
+						t.Fatal(err)
+					}
+				}
+				revision = "1010"
+				ask(second, 0, v1beta1.ReasonApproved, "999")
+				ask(first, 1, v1beta1.ReasonBudgetExhausted, tc.again...)
+				ask(second, 1, v1beta1.ReasonBudgetExhausted)
+			})
+		})
+	}
 }

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
@@ -32,7 +31,7 @@ type budgetValidator struct {
 }
 
 func (v *budgetValidator) reviews() endpoint.Validator[*v1beta1.PodUnavailableBudget] {
-	return endpoint.Validator[*v1beta1.PodUnavailableBudget]{Validate: v.validate, Same: func(old, pub *v1beta1.PodUnavailableBudget) bool {
+	return endpoint.Validator[*v1beta1.PodUnavailableBudget]{Kind: v1beta1.Kind.GroupKind(), Validate: v.validate, Same: func(old, pub *v1beta1.PodUnavailableBudget) bool {
 		return equality.Semantic.DeepEqual(old.Spec, pub.Spec) && equality.Semantic.DeepEqual(old.Annotations, pub.Annotations) && !growsTooLarge(old, pub)
 	}}
 }
@@ -67,47 +66,49 @@ const (
 	maxBudgets = 500
 )
 
-func (v *budgetValidator) validate(ctx context.Context, pub, old *v1beta1.PodUnavailableBudget) (admission.Warnings, error) {
+func (v *budgetValidator) validate(ctx context.Context, pub, old *v1beta1.PodUnavailableBudget) ([]string, field.ErrorList, error) {
 	if growsTooLarge(old, pub) {
-		return nil, apierrors.NewForbidden(v1beta1.Resource.GroupResource(), pub.Name,
+		return nil, nil, apierrors.NewForbidden(v1beta1.Resource.GroupResource(), pub.Name,
 			fmt.Errorf("its metadata and spec have %d bytes, and at most %d are allowed: remove annotations or labels, or select by fewer values", sizeOf(pub), maxSize))
 	}
-	refused := budget.Refuse(pub)
+	refused, coversSame := budget.Refuse(pub), false
 	if old != nil {
 		refused = budget.RefuseChange(old, pub)
-		if equality.Semantic.DeepEqual(old.Spec.Selector, pub.Spec.Selector) && equality.Semantic.DeepEqual(old.Spec.TargetReference, pub.Spec.TargetReference) {
-			policy, warnings, err := compile(pub, refused) // it covers the same pods as before, so it cannot newly overlap with another budget
-			if err != nil || equality.Semantic.DeepEqual(old.Spec, pub.Spec) {
-				return warnings, err
-			}
-			return append(warnings, v.look(ctx, pub, policy)...), nil
+		coversSame = equality.Semantic.DeepEqual(old.Spec.Selector, pub.Spec.Selector) && equality.Semantic.DeepEqual(old.Spec.TargetReference, pub.Spec.TargetReference)
+	}
+	policy, errs := budget.Compile(pub)
+	errs = append(errs, tooLarge("ignoredPodSelector", pub.Spec.IgnoredPodSelector)...) // its keys are written into an annotation of each pod
+	if !coversSame {
+		errs = append(errs, tooLarge("selector", pub.Spec.Selector)...)
+	}
+	if errs = append(errs, refused...); len(errs) > 0 {
+		return nil, errs, nil
+	}
+	if !coversSame {
+		if errs, err := v.compare(ctx, pub, policy); err != nil || len(errs) > 0 {
+			return policy.Warnings, errs, err
 		}
 	}
-	if errs := tooLarge("selector", pub.Spec.Selector); len(errs) > 0 {
-		return nil, apierrors.NewInvalid(v1beta1.Kind.GroupKind(), pub.Name, errs)
+	if old != nil && equality.Semantic.DeepEqual(old.Spec, pub.Spec) {
+		return policy.Warnings, nil, nil
 	}
-	policy, warnings, err := compile(pub, refused)
-	if err != nil {
-		return warnings, err
-	}
+	return append(policy.Warnings, v.look(ctx, pub, policy)...), nil, nil
+}
+
+// compare refuses a budget that overlaps with another one, or is one too many.
+func (v *budgetValidator) compare(ctx context.Context, pub *v1beta1.PodUnavailableBudget, policy *budget.Policy) (field.ErrorList, error) {
 	others, err := v.budgets.ask(ctx, pub.Namespace).wait(ctx)
-	if ctx.Err() != nil {
-		return warnings, timedOut(ctx, pub.Namespace)
-	}
-	if err != nil {
+	if err != nil && ctx.Err() == nil {
 		if after, passing := passes(err); passing {
-			return warnings, apierrors.NewTooManyRequests(err.Error(), int(after/time.Second))
+			return nil, apierrors.NewTooManyRequests(err.Error(), int(after/time.Second))
 		}
-		return warnings, apierrors.NewInternalError(err)
+		return nil, apierrors.NewInternalError(err)
 	}
-	if len(others.Items) >= maxBudgets {
-		return warnings, apierrors.NewForbidden(v1beta1.Resource.GroupResource(), pub.Name,
+	if err == nil && len(others.Items) >= maxBudgets {
+		return nil, apierrors.NewForbidden(v1beta1.Resource.GroupResource(), pub.Name,
 			fmt.Errorf("namespace %s has %d PodUnavailableBudgets, and at most %d are allowed: let a budget cover more pods, or delete some", pub.Namespace, len(others.Items), maxBudgets))
 	}
-	for i := range others.Items {
-		if ctx.Err() != nil {
-			return warnings, timedOut(ctx, pub.Namespace)
-		}
+	for i := 0; ctx.Err() == nil && i < len(others.Items); i++ {
 		other := &others.Items[i]
 		if other.Name == pub.Name || other.DeletionTimestamp != nil {
 			continue
@@ -117,11 +118,14 @@ func (v *budgetValidator) validate(ctx context.Context, pub, old *v1beta1.PodUna
 			continue // it protects nothing
 		}
 		if path, clash := policy.Clashes(theirs); clash {
-			return warnings, apierrors.NewInvalid(v1beta1.Kind.GroupKind(), pub.Name, field.ErrorList{field.Forbidden(path,
-				fmt.Sprintf("overlaps with PodUnavailableBudget %q, and no pod may have two such budgets: select by different values of one label, or change that budget", other.Name))})
+			return field.ErrorList{field.Forbidden(path,
+				fmt.Sprintf("overlaps with PodUnavailableBudget %q, and no pod may have two such budgets: select by different values of one label, or change that budget", other.Name))}, nil
 		}
 	}
-	return append(warnings, v.look(ctx, pub, policy)...), nil
+	if ctx.Err() != nil {
+		return nil, apierrors.NewTimeoutError(fmt.Sprintf("comparing with the other budgets of namespace %s: %v", pub.Namespace, ctx.Err()), 1)
+	}
+	return nil, nil
 }
 
 // longestLook leaves the API server time for the answer: its timeout for the validator is 5 s. mostLooks bounds what tenants can make this process read at once.
@@ -141,7 +145,7 @@ func (v *budgetValidator) look(ctx context.Context, pub *v1beta1.PodUnavailableB
 	}
 	ctx, cancel := context.WithTimeout(ctx, longestLook)
 	defer cancel()
-	count, err := v.census.Take(ctx, pub.Namespace, policy, fromMemory)
+	count, err := v.census.Take(ctx, pub, policy, fromMemory)
 	if apierrors.IsForbidden(err) && policy.Target != nil {
 		return []string{"spec.targetRef: Berth may not read the workload, and protects no pod of it until it may: " + err.Error()}
 	}
@@ -150,10 +154,6 @@ func (v *budgetValidator) look(ctx context.Context, pub *v1beta1.PodUnavailableB
 		return nil
 	}
 	return policy.WarningsAt(count.Facts)
-}
-
-func timedOut(ctx context.Context, namespace string) error {
-	return apierrors.NewTimeoutError(fmt.Sprintf("comparing with the other budgets of namespace %s: %v", namespace, ctx.Err()), 1)
 }
 
 // tooLarge refuses a selector with more than maxRequirements, or more than maxSelector keys and values. Nil has none.
@@ -171,13 +171,4 @@ func tooLarge(name string, selector *metav1.LabelSelector) field.ErrorList {
 	return field.ErrorList{field.Forbidden(field.NewPath("spec", name),
 		fmt.Sprintf("has %d requirements with %d keys and values, and at most %d and %d are allowed: give the pods one label of their own and select by it",
 			requirements, size, maxRequirements, maxSelector))}
-}
-
-func compile(pub *v1beta1.PodUnavailableBudget, refused field.ErrorList) (*budget.Policy, admission.Warnings, error) {
-	policy, errs := budget.Compile(pub)
-	errs = append(errs, tooLarge("ignoredPodSelector", pub.Spec.IgnoredPodSelector)...) // its keys are written into an annotation of each pod
-	if errs = append(errs, refused...); len(errs) > 0 {
-		return nil, nil, apierrors.NewInvalid(v1beta1.Kind.GroupKind(), pub.Name, errs)
-	}
-	return policy, policy.Warnings, nil
 }

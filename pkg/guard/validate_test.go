@@ -274,7 +274,7 @@ func BenchmarkValidate(b *testing.B) {
 		return nil
 	}}), committed)}
 	for b.Loop() {
-		if _, err := v.validate(b.Context(), largest(maxBudgets), nil); err != nil {
+		if _, err := v.reviews().ValidateCreate(b.Context(), largest(maxBudgets)); err != nil {
 			b.Fatal(err)
 		}
 	}

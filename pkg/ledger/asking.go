@@ -54,6 +54,9 @@ func (l *Ledger) answerUndivided(e *entry) (answer Answer) {
 	case subset.WasAdmitted(e.pod) && !l.lateForNews(e):
 		// Admission had found a spread. The watch of spreads may be behind that of pods. The spread may also be deleted, and no event tells that.
 		answer = Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: "waiting to see the WorkloadSpread that divided the pod when it was created"}
+	case l.now.Before(l.blindUntil):
+		answer = Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: "waiting for a moment, because the watch of WorkloadSpreads was interrupted and one of them may divide the pod"}
+		l.remindAt(e, l.blindUntil)
 	}
 	if answer.Reason != "" {
 		e.wait = ForNews
@@ -136,13 +139,13 @@ func (l *Ledger) checkSubsets(e *entry, candidate subset.Candidate, results *Che
 	if e.wait == ForNextSubset {
 		tried = e.tried
 	}
-	if !a.isAdaptive() || candidate.Admitted || l.preemptsFirst(e) {
-		return tried, 0, nil // a subset without a node may have victims
+	if !a.isAdaptive() || candidate.Admitted {
+		return tried, 0, nil
 	}
-	kept := a.tally.Kept(e.scope)
+	kept, preempts := a.tally.Kept(e.scope), l.preemptsFirst(e)
 	for seen := subset.Mask(0); ; {
 		i := a.policy.Next(&a.plan, kept, candidate, seen)
-		if i == subset.None {
+		if i == subset.None || preempts && !tried.Has(i) { // a subset without a node may have victims
 			return tried, closed, nil
 		}
 		seen = seen.With(i)
@@ -195,9 +198,10 @@ func (l *Ledger) admit(e *entry, candidate subset.Candidate, closed subset.Mask)
 	}
 	if name := d.Name(); name != e.slot {
 		l.dequeue(e)
+		before := e.holds()
 		freed := l.setSlots(e, name, e.uncertain)
-		d.fresh = true
-		if freed != 0 { // whoever was woken for a slot that is taken now takes another one, or none
+		d.fresh = e.holds()&^before != 0 // a bind without an answer may hold the slot already
+		if freed != 0 {                  // whoever was woken for a slot that is taken now takes another one, or none
 			l.wakeFor(a, e.scope, freed)
 		}
 	}
@@ -325,11 +329,14 @@ func (ev Preempted) apply(l *Ledger) {
 	case !d.preempts:
 		return
 	}
-	e.nominated = ev.Nominated
-	if !ev.Nominated {
-		e.tried, e.preempted = e.tried.With(d.Subset), e.preempted.With(d.Subset)
-		l.tryNext(e, d)
+	if e.nominated = ev.Nominated; e.nominated {
+		probed := e.probeOf
+		e.probeOf = nil
+		l.passProbe(probed) // its victims may take their time
+		return
 	}
+	e.tried, e.preempted = e.tried.With(d.Subset), e.preempted.With(d.Subset)
+	l.tryNext(e, d)
 }
 
 // tryNext gives up the claim and wakes the pod at once.

@@ -72,6 +72,7 @@ func canonical(l *Ledger, now time.Time) string {
 	}
 	slices.Sort(accounts)
 	fmt.Fprint(&b, accounts, l.ended, l.ended == nil, l.lowest, l.perNamespace, l.Counts())
+	fmt.Fprint(&b, " blind until ", when(l.blindUntil))
 	fmt.Fprint(&b, " unresolved ", slices.Sorted(maps.Keys(l.unresolved)))
 	for _, node := range slices.Sorted(maps.Keys(l.unclassified)) {
 		fmt.Fprint(&b, " unclassified ", node, slices.Sorted(maps.Keys(l.unclassified[node])))
@@ -120,7 +121,7 @@ func (l *Ledger) hasTimer(e *entry) bool {
 // TestCanonicalKnowsEveryField fails if a field is added to the ledger: decide whether canonical must describe it, and list it here.
 func TestCanonicalKnowsEveryField(t *testing.T) {
 	for of, want := range map[reflect.Type]string{
-		reflect.TypeFor[Ledger](): "observation pods owners accounts byName perNamespace nodes unclassified ended unresolved lowest order timers change served now effects",
+		reflect.TypeFor[Ledger](): "observation pods owners accounts byName blindUntil perNamespace nodes unclassified ended unresolved lowest order timers change served now effects",
 		reflect.TypeFor[entry]():  "pod owner account scope stage ending slot uncertain record search",
 		reflect.TypeFor[search](): "order wait list woken overdue probeOf own shape tried preempted lent nominated stays failing unbindable asked newsBy",
 		reflect.TypeFor[account](): "workload spreads dividing members live read ordinals policy invalid plan replicasKnown replicas ahead tally metadata waiting exhausted " +

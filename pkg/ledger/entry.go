@@ -204,6 +204,7 @@ func (l *Ledger) reassign(e *entry) (moved bool) {
 		if e.stage == Bound && to != had {
 			l.setSlots(e, l.classify(e), nil)
 		}
+		l.crowd(e, e.holds())
 		l.wakeUnplaced(to, e.scope, e.holds())
 	}
 	return true
@@ -321,6 +322,7 @@ func (l *Ledger) confirmBound(e *entry) {
 	if wasWoken || freed != 0 {
 		l.wakeFor(a, e.scope, freed)
 	}
+	l.crowd(e, e.holds()&^before)
 	l.wakeUnplaced(a, e.scope, e.holds()&^before)
 	l.passProbe(probed)
 }

@@ -31,6 +31,9 @@ type (
 	// ListEnds ends what ListBegins began.
 	ListEnds struct{}
 
+	// SpreadsWatched says that a watch of spreads begins, or with Open false that it has ended. Spreads may be created in between.
+	SpreadsWatched struct{ Open bool }
+
 	// OwnersListed are all objects of a kind, when it is listed for the first time. They come in one event: if a pod asked in between, it would not know of those
 	// siblings whose owners come later.
 	OwnersListed struct {

@@ -28,14 +28,7 @@ func (l *Ledger) claimPick(e *entry) {
 	freed := l.setSlots(e, a.policy.Subsets[picked].Name, e.uncertain)
 	e.tried, e.preempted, e.unbindable, e.lent, e.nominated = 0, 0, 0, false, false
 	l.wakeFor(a, e.scope, freed)
-	if quota := a.plan.Quota[picked]; quota == subset.NoLimit || a.tally.Kept(e.scope).At(picked) <= quota {
-		return
-	}
-	for _, other := range a.members { // one of them has no slot any more
-		if other != e && other.stage == Claimed && other.scope == e.scope && other.slot == e.slot {
-			l.wake(other)
-		}
-	}
+	l.crowd(e, e.holds())
 }
 
 // picked is the subset that was picked for a pod when its gate was opened, or subset.None. It is false if the pod may use any subset.

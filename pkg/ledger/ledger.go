@@ -23,6 +23,8 @@ type Ledger struct {
 	accounts map[Workload]*account
 	// byName are the accounts by the names of their spreads.
 	byName map[types.NamespacedName]*account
+	// blindUntil is until when a pod without a spread waits, because its spread may have been created while no watch showed it.
+	blindUntil time.Time
 	// perNamespace counts spreads.
 	perNamespace map[string]int
 	nodes        map[string]*corev1.Node
@@ -121,6 +123,7 @@ func (ev NodeSeen) apply(l *Ledger) {
 	for uid := range waiting {
 		if e := l.pods[uid]; e != nil && e.stage == Bound && e.policy() != nil {
 			l.setSlots(e, l.classify(e), nil)
+			l.crowd(e, e.holds())
 			l.wakeUnplaced(e.account, e.scope, e.holds())
 		}
 	}

@@ -31,6 +31,38 @@ func TestPendingPodsHoldClaims(t *testing.T) {
 	w.expectKept("a=2 b=1")
 }
 
+func TestAClaimWhoseSlotAnAdoptedPodTakesGoesToTheNextSubset(t *testing.T) {
+	adopted := podOf("rs-uid", "adopted")
+	elsewhere := podOf("rs-uid", "adopted")
+	elsewhere.OwnerReferences[0].Name, elsewhere.OwnerReferences[0].UID = "other", "other-uid"
+	for name, adopt := range map[string]func(*world){
+		"bound by another scheduler": func(w *world) { w.seeBound(adopted, "node-a", "-") },
+		"to a node that is seen late": func(w *world) {
+			w.seeBound(adopted, "node-new", "-")
+			w.expectAwake()
+			w.seeNode("node-new", "a")
+		},
+		"given to the workload later": func(w *world) {
+			w.seeBound(elsewhere, "node-a", "-")
+			w.expectAwake()
+			w.seeBound(adopted, "node-a", "-")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 4)
+			w.spread(1, twoThenAny)
+			first, second := w.pod("first"), w.pod("second")
+			w.expectChoice(first, "a")
+			w.preempt(second, false) // there is no node
+			adopt(w)
+			w.expectAwake("first", "second") // the one that came first keeps its claim
+			w.expectChoice(second, "b")
+			w.expectChoice(first, "a")
+			w.expectKept("a=2 b=1")
+		})
+	}
+}
+
 func TestASlotGoesThroughEveryState(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, twoThenAny)

@@ -247,7 +247,7 @@ func TestRandomHistoriesOfLargerWorlds(t *testing.T) {
 
 // TestHistories plays the histories that found a fault.
 func TestHistories(t *testing.T) {
-	all := map[string]worlds.Play{slotsWorld: slotHistory, stormWorld: storms(false), stormOfSets: storms(true), newsWorld: newsInAnyOrder, layoutWorld: layoutHistory}
+	all := map[string]worlds.Play{slotsWorld: slotHistory, stormWorld: storms(false), stormOfSets: storms(true), tightStorm: tightStorms, newsWorld: newsInAnyOrder, layoutWorld: layoutHistory, changingWorkload: workloadHistory}
 	for _, some := range []map[string]chances{smallWorlds, deepWorlds} {
 		for name, left := range some {
 			all[name] = worlds.Walk(func() worlds.World[move] { return newSmall(t, left) })

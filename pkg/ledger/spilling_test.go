@@ -262,6 +262,65 @@ func TestAPodPreemptsBeforeItGoesOnIfTheSpreadSaysSo(t *testing.T) {
 	w.expectChoice(w.pod("without victims"), "NoNodeFits")
 }
 
+func TestAPodThatPreemptsFirstFindsRoomThatComesFreeInTheMiddleOfItsRound(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, strings.Replace(adaptive, "type: Adaptive", "type: Adaptive, adaptive: {preemption: BeforeNextSubset}", 1))
+	pod := w.important("p")
+	w.preempt(pod, false) // in a
+	w.result = func(check *NodeCheck) CheckResult { return FeasibleAgain }
+	w.expectChoice(pod, "a")
+}
+
+// A pod that was woken for a slot takes the one that its doubtful bind holds already.
+func TestAPodThatNeedsNoOtherSlotPassesItOn(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: 1}, {name: b, maxReplicas: 1}], scheduleStrategy: {type: Adaptive, whenFull: Wait}}`)
+	inA, pod, big, small := w.pod("in-a"), w.pod("p"), w.pod("big"), w.pod("small")
+	w.expectChoice(inA, "a")
+	w.schedule(pod)
+	w.bindUncertain(pod, time.Minute)
+	w.expectChoice(big, "SubsetsFull")
+	w.expectChoice(small, "SubsetsFull")
+	w.refuse(inA)
+	w.expectAwake("big", "in-a")
+	w.apply(PodRefused{UID: inA.UID})
+	w.refuse(pod) // in a
+	w.expectAwake("p")
+	w.result = func(check *NodeCheck) CheckResult {
+		if check.Policy.Subsets[check.Subset].Name == "a" {
+			return Infeasible
+		}
+		return Feasible
+	}
+	w.expectChoice(big, "NoNodeFits")
+	w.expectAwake()
+	w.expectChoice(pod, "b")
+	w.expectAwake("small")
+}
+
+// An exhausted pod is tried for all of its class. If it waits for victims, the next one need not wait until they have left.
+func TestAPodThatWaitsForVictimsPassesItsTurnOn(t *testing.T) {
+	w := newWorld(t, 4)
+	w.spread(1, adaptive)
+	first, second := w.important("first"), w.important("second")
+	for _, pod := range []*corev1.Pod{first, second} {
+		w.refuse(pod) // in a, and then in b
+		w.refuse(pod)
+		w.preempt(pod, false)
+		w.preempt(pod, false)
+		w.expectChoice(pod, "NoNodeFits")
+	}
+	w.awake = nil
+	if !w.mayRetry(first, &corev1.Pod{}, "a") {
+		t.Fatal("want a pod for an event")
+	}
+	w.refuse(first)
+	w.refuse(first)
+	w.awake = nil
+	w.preempt(first, true)
+	w.expectAwake("second")
+}
+
 func TestFixedPreemptsInItsSubset(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, twoThenAny)

@@ -103,6 +103,30 @@ func (ev SpreadSeen) apply(l *Ledger) {
 	l.reelect(a)
 }
 
+const (
+	// longestBlindness is how long pods wait for a watch of spreads after the last one has ended. A reflector tries again within it, however often it has failed.
+	longestBlindness = time.Minute
+	// catchUp is how long a new watch has to show what happened before it began. The API server sends that first.
+	catchUp = 500 * time.Millisecond
+)
+
+// An API server ends the watches of a kind whose definition changes, as happens when Berth is installed, and refuses new ones for a moment.
+func (ev SpreadsWatched) apply(l *Ledger) {
+	before, wait := l.blindUntil, longestBlindness
+	switch {
+	case ev.Open && before.IsZero():
+		return // the first watch, which begins after a list
+	case ev.Open:
+		wait = catchUp
+	}
+	l.blindUntil = l.now.Add(wait)
+	for _, e := range l.unresolved {
+		if !before.IsZero() && e.newsBy.Equal(before) {
+			l.remindAt(e, l.blindUntil)
+		}
+	}
+}
+
 func (ev SpreadGone) apply(l *Ledger) {
 	if l.byName[ev.Key] != nil {
 		l.dropSpread(ev.Key)

@@ -32,7 +32,11 @@ type storm struct {
 	ranked bool
 	// sets is true for a world in which half of the pods belong to a StatefulSet.
 	sets bool
-	pods map[string]*stormPod
+	// tight is true for a world without room: small quotas, full nodes, pods that preempt, and a spread that comes after its pods.
+	tight bool
+	pods  map[string]*stormPod
+	// refusing are the subsets in which each bind is refused.
+	refusing map[string]bool
 	// room is false for a subset and a pod size if the subset's nodes are full for it.
 	room       map[string]bool
 	replicas   map[string]int32
@@ -62,6 +66,14 @@ type stormPod struct {
 	asked bool
 	// late is what the pod becomes by a patch of its gate that may still happen.
 	late []*corev1.Pod
+	// in is the subset in which the bound pod counts. Empty if there is none.
+	in string
+	// victimsIn is the subset in which the pod waits for victims to terminate. Empty if it waits for none. vain are those in which it need not look for victims in this round.
+	victimsIn string
+	vain      map[string]bool
+	// failing is how often, and since when, the pod has lost the nodes that it has found in a subset. leaves is the subset in which that was too often. Empty if there is none.
+	failing failing
+	leaves  string
 }
 
 func (s *storm) do(event Event) Effects {
@@ -166,7 +178,11 @@ var stormStrategies = []string{
 }
 
 func (s *storm) newSpec(strategy string) string {
-	quota := func() string { return fmt.Sprintf("maxReplicas: %d", 1+s.h.Number("quota", 4)) }
+	largest := 4
+	if s.tight {
+		largest = 2
+	}
+	quota := func() string { return fmt.Sprintf("maxReplicas: %d", 1+s.h.Number("quota", largest)) }
 	percent := !s.calm && s.h.Yes("percent", 5)
 	switch {
 	case percent && s.ranked: // a share without a node goes to the others
@@ -199,7 +215,10 @@ func (s *storm) showSpread(name, kind, target, spec string) {
 func (s *storm) newPod() {
 	s.made++
 	owners := []string{"rs1", "rs1", "rs2", "rs3", "rs4"}
-	if s.calm {
+	switch {
+	case s.tight:
+		owners = owners[:1]
+	case s.calm:
 		owners = owners[:3]
 	}
 	if s.sets {
@@ -218,7 +237,7 @@ func (s *storm) newPod() {
 		pod.Labels["pod-template-hash"] = s.h.Pick("v1", "v2")
 		pod.OwnerReferences[0].Kind, pod.UID = "StatefulSet", types.UID(fmt.Sprintf("p%d-uid", s.made))
 	}
-	if s.h.Yes("admitted", 6) {
+	if !s.tight && s.h.Yes("admitted", 6) {
 		in := s.h.Pick("to none", "to a", "to b", "to c")
 		pod.Annotations = map[string]string{v1beta1.AdmittedAnnotation: fmt.Sprintf(`{"name":"web","subset":%q,"pick":%q}`, strings.TrimPrefix(strings.TrimPrefix(in, "to "), "none"), pod.Name)}
 	}
@@ -226,13 +245,13 @@ func (s *storm) newPod() {
 		pod.Spec.Priority = ptr.To[int32](10)
 	}
 	requesting(pod, strconv.Itoa(1+s.h.Number("cpu", 2)))
-	if s.gates(pod) || s.h.Yes("gated", 4) { // a spread that was edited since may have added the gate
+	if s.gates(pod) || !s.tight && s.h.Yes("gated", 4) { // a spread that was edited since may have added the gate
 		pod = withGate(pod)
 		if !s.calm && s.h.Yes("opened by the leader before", 4) {
 			pod = opened(pod, s.h.Pick("a", "b", "c"))
 		}
 	}
-	p := &stormPod{Pod: pod, awake: true}
+	p := &stormPod{Pod: pod, awake: true, vain: map[string]bool{}}
 	s.pods[pod.Name] = p
 	s.do(PodSeen{Pod: pod})
 }
@@ -269,6 +288,7 @@ func (s *storm) cycle(p *stormPod) {
 	}
 	p.free, p.gated = false, subset.IsGated(p.Pod)
 	p.asked = true
+	crowded := p.victimsIn != "" && s.isFull(p.victimsIn, s.quotaOf(p.victimsIn)+1)
 	event := PodAsks{Pod: p.Pod}
 	fx := s.do(event)
 	for checks := 0; fx.Check != nil; checks++ {
@@ -281,13 +301,18 @@ func (s *storm) cycle(p *stormPod) {
 			if result = Feasible; s.h.Pick("finds none", "finds some") == "finds none" {
 				result = Infeasible
 			}
-		case fx.Check.Tried:
+		case fx.Check.Tried && fx.Check.Policy.Subsets[fx.Check.Subset].Name != p.leaves:
 			result = FeasibleAgain
 		}
 		event.Results.Add(fx.Check, result)
 		fx = s.do(event)
 	}
 	d := fx.Answer.Decision
+	s.takesNoVictimTooMany(p, d, crowded)
+	if p.leaves != "" && d != nil && d.Name() == p.leaves && s.mayGoElsewhere(p, d) {
+		s.fatalf("%s is tried again in %s, where its binds fail", p.Name, p.leaves)
+	}
+	p.leaves = ""
 	switch {
 	case d == nil:
 		p.free, p.toOpen = fx.Answer.Reason == "", p.gated
@@ -297,39 +322,144 @@ func (s *storm) cycle(p *stormPod) {
 	case d.Subset != subset.None && !s.hasRoom(p, d.Name()):
 		p.toOpen = p.gated
 		if step := s.do(NoNodeFound{UID: p.UID, Decision: d}).Next; step == Preempt {
-			s.do(Preempted{UID: p.UID, Decision: d})
+			nominated := s.tight && s.h.Yes("has victims", 2)
+			if p.victimsIn = ""; nominated && d.Policy.Strategy == v1beta1.AdaptiveScheduleStrategy {
+				p.victimsIn = d.Name()
+			}
+			p.vain[d.Name()] = !nominated
+			s.do(Preempted{UID: p.UID, Decision: d, Nominated: nominated})
 		}
 	default:
 		p.decision = d
 	}
 }
 
+// takesNoVictimTooMany is a fault if the pod leaves a subset in which it waits for victims, or goes past one in which it should preempt first. In a crowded subset, pods of another scheduler have
+// taken the slot.
+func (s *storm) takesNoVictimTooMany(p *stormPod, d *Decision, crowded bool) {
+	if p.victimsIn != "" && (d == nil || d.Name() != p.victimsIn) {
+		if !crowded {
+			s.fatalf("%s does not wait for its victims in %s", p.Name, p.victimsIn)
+		}
+		p.victimsIn = ""
+	}
+	if d == nil {
+		clear(p.vain)
+		return
+	}
+	if !s.tight || p.victimsIn != "" || !d.Policy.Adaptive.PreemptsFirst || p.Spec.Priority == nil {
+		return
+	}
+	for i := range d.Policy.Subsets {
+		name := d.Policy.Subsets[i].Name
+		if i == d.Subset {
+			return
+		}
+		if !p.vain[name] && !s.isFull(name, s.quotaOf(name)) {
+			s.fatalf("%s goes on to %q, and might have victims in %s", p.Name, d.Name(), name)
+		}
+	}
+}
+
+// mayBeIn is true for a pod that counts in a subset because it is bound there, or may be. The storm knows that without the ledger.
+func (s *storm) mayBeIn(p *stormPod, in string) bool {
+	switch {
+	case p.bound:
+		a := s.ledger.byName[spreadKey]
+		return p.in == in && (p.DeletionTimestamp == nil || a != nil && a.policy.CountsEnding)
+	case p.sent && p.decision.Name() == in:
+		return true
+	default:
+		return slices.Contains(p.doubted, in)
+	}
+}
+
+func (s *storm) bound(in string) (n int32) {
+	for _, p := range s.pods {
+		if s.mayBeIn(p, in) {
+			n++
+		}
+	}
+	return n
+}
+
+// isFull is true if the pods that are in a subset or may be, and those that look for a node there, take all of its slots. All pods are of one scope.
+func (s *storm) isFull(in string, quota int32) bool {
+	n := s.bound(in)
+	for _, p := range s.pods {
+		if claim, _ := s.ledger.ClaimOf(p.UID); claim != nil && claim.Name == in && !s.mayBeIn(p, in) {
+			n++
+		}
+	}
+	return n >= quota
+}
+
+func (s *storm) quotaOf(in string) int32 {
+	a := s.ledger.byName[spreadKey]
+	return a.plan.Quota[a.policy.Index(in)]
+}
+
+// mayGoElsewhere is true if a subset other than that of the decision has a slot and a node for the pod.
+func (s *storm) mayGoElsewhere(p *stormPod, d *Decision) bool {
+	return slices.ContainsFunc(d.Policy.Subsets, func(in subset.Subset) bool {
+		return in.Name != d.Name() && s.hasRoom(p, in.Name) && !s.isFull(in.Name, s.quotaOf(in.Name))
+	})
+}
+
+// lose counts a node that the pod had found.
+func (s *storm) lose(p *stormPod, d *Decision) {
+	if !s.tight || d.Policy.Strategy != v1beta1.AdaptiveScheduleStrategy || d.Subset == subset.None {
+		return
+	}
+	if p.failing.in != d.Name() {
+		p.failing = failing{in: d.Name(), since: s.now}
+	}
+	if p.failing.times++; p.failing.times >= 3 && !s.now.Before(p.failing.since.Add(30*time.Second)) {
+		p.failing, p.leaves, p.vain[d.Name()] = failing{}, d.Name(), true
+	}
+}
+
 // goOn does the next step of a pod that is in a cycle.
 func (s *storm) goOn(p *stormPod) {
 	d := p.decision
-	end := func() { p.decision, p.reserved, p.sent, p.awake = nil, false, false, true }
+	end := func() {
+		p.decision, p.reserved, p.sent, p.awake = nil, false, false, true
+		if p.leaves == "" {
+			clear(p.vain) // its next cycle begins with the first subset
+		}
+	}
 	switch {
 	case !p.reserved:
 		if p.reserved = s.do(NodeFound{UID: p.UID, Decision: d}).OK; !p.reserved {
 			end()
 		}
+		p.victimsIn = ""
 	case !p.sent && s.h.Yes("loses its node", 3):
 		s.do(NodeLost{UID: p.UID})
+		s.lose(p, d)
 		end()
 	case !p.sent:
 		if p.sent = s.do(BindSent{UID: p.UID, Decision: d}).OK; !p.sent {
 			s.do(NodeLost{UID: p.UID})
+			s.lose(p, d)
 			end()
+		} else if s.tight && d.Subset != subset.None && s.bound(d.Name()) > s.quotaOf(d.Name()) {
+			s.fatalf("%s is bound to %s, where %d pods are or may be; the quota is %d", p.Name, d.Name(), s.bound(d.Name()), s.quotaOf(d.Name()))
 		} else if p.gated && !s.patch(p, d) {
 			s.do(BindRefused{UID: p.UID})
 			s.do(NodeLost{UID: p.UID})
 			end()
 		}
 	default:
-		switch s.h.Pick("bound", "bound", "bound", "bound", "refused", "no answer") {
+		outcomes := []string{"bound", "bound", "bound", "bound", "refused", "no answer"}
+		if s.refusing[d.Name()] {
+			outcomes = []string{"refused"}
+		}
+		switch s.h.Pick(outcomes...) {
 		case "refused":
 			s.do(BindRefused{UID: p.UID})
 			s.do(NodeLost{UID: p.UID})
+			s.lose(p, d)
 			end()
 		case "no answer":
 			s.do(BindUnknown{UID: p.UID, Until: s.now.Add(time.Second)})
@@ -395,7 +525,7 @@ func (s *storm) bind(p *stormPod, in string) {
 		node = "node-b"
 	}
 	p.Pod = onNode(p.Pod, node, in)
-	p.decision, p.awake, p.bound = nil, false, true
+	p.decision, p.awake, p.bound, p.in = nil, false, true, in
 	s.do(PodSeen{Pod: p.Pod})
 }
 
@@ -405,9 +535,15 @@ var stormSteps = slices.Concat(slices.Repeat([]string{"go on with"}, 12), slices
 
 var wildSteps = slices.Concat(stormSteps, []string{"relabel", "relabel", "give away", "owner", "edit", "other spread", "delete spread", "node", "bind elsewhere", "nominate"})
 
+var tightSteps = slices.Concat(stormSteps, slices.Repeat([]string{"room in"}, 4), []string{"fail", "bind elsewhere", "bind elsewhere", "the spread comes", "binds fail in",
+	"a minute passes for"})
+
 func (s *storm) step() {
 	kinds := wildSteps
-	if s.calm {
+	switch {
+	case s.tight:
+		kinds = tightSteps
+	case s.calm:
 		kinds = stormSteps
 	}
 	kind := "create"
@@ -416,7 +552,7 @@ func (s *storm) step() {
 	}
 	var p *stormPod
 	switch kind {
-	case "create", "room in", "audit", "rest", "owner", "edit", "other spread", "delete spread", "node":
+	case "create", "room in", "audit", "rest", "owner", "edit", "other spread", "delete spread", "node", "the spread comes", "binds fail in":
 	default:
 		p = s.pods[s.h.Pick(slices.Sorted(maps.Keys(s.pods))...)]
 	}
@@ -441,6 +577,32 @@ func (s *storm) step() {
 		}
 		s.do(PodGone{UID: p.UID})
 		delete(s.pods, p.Name)
+	case "fail": // two schedulers have filled the node, and the kubelet refuses the pod
+		if p.bound {
+			failed := p.DeepCopy()
+			failed.Status.Phase, failed.Status.Reason = corev1.PodFailed, "OutOfcpu"
+			s.do(PodSeen{Pod: failed})
+			delete(s.pods, p.Name)
+		}
+	case "binds fail in":
+		in := s.h.Pick("a", "b", "c")
+		s.refusing[in] = !s.refusing[in]
+	case "a minute passes for": // it is tried again and again
+		for range 16 {
+			switch {
+			case p.bound:
+			case p.decision != nil:
+				s.goOn(p)
+			default:
+				s.cycle(p)
+			}
+			s.now = s.now.Add(4 * time.Second)
+			s.do(TimePassed{})
+		}
+	case "the spread comes":
+		if s.generation == 0 {
+			s.showSpread("web", "Deployment", "web", s.newSpec(s.h.Pick(tightStrategies...)))
+		}
 	case "a second passes for":
 		s.now = s.now.Add(time.Second)
 		if s.do(TimePassed{}); p.bound || len(p.doubted) == 0 {
@@ -521,9 +683,13 @@ func (s *storm) step() {
 			s.awake = nil
 		}
 	case "bind elsewhere":
-		if !p.bound && p.decision == nil && len(p.doubted) == 0 && !subset.IsGated(p.Pod) {
-			p.Pod = onNode(p.Pod, s.h.Pick("node-a", "node-b", "node-x"), "-")
-			p.bound, p.awake = true, false
+		nodes := []string{"node-a", "node-b", "node-x"}
+		if s.tight {
+			nodes = nodes[:2]
+		}
+		if !p.bound && p.decision == nil && len(p.doubted) == 0 && !subset.IsGated(p.Pod) && (!s.tight || p.free || !p.asked) {
+			p.Pod = onNode(p.Pod, s.h.Pick(nodes...), "-")
+			p.bound, p.awake, p.in = true, false, strings.TrimPrefix(p.Spec.NodeName, "node-")
 			s.do(PodSeen{Pod: p.Pod})
 		}
 	case "nominate":
@@ -565,6 +731,9 @@ func (s *storm) check() {
 	var counts Counts
 	unresolved, members := 0, 0
 	for uid, e := range l.pods {
+		if p := s.pods[e.pod.Name]; p == nil || p.UID != uid {
+			s.fatalf("%s has ended, and the ledger has it", uid)
+		}
 		to, _ := l.resolve(e)
 		if to != e.account {
 			s.fatalf("%s is in another account than it resolves to", uid)
@@ -627,8 +796,8 @@ func (s *storm) check() {
 				if e.holds().Has(i) {
 					tally.Add(e.scope, i)
 				}
-				if _, picked := e.picked(); e.holds().Has(i) && (!picked || e.stage >= Binding || e.mayBeBoundIn(a.policy.Subsets[i].Name)) {
-					firm.Add(e.scope, i) // a pick may put claims over the quota
+				if _, picked := e.picked(); e.holds().Has(i) && (e.stage < Bound || e.record != nil) && (!picked || e.stage >= Binding || e.mayBeBoundIn(a.policy.Subsets[i].Name)) {
+					firm.Add(e.scope, i) // a pick may put claims over the quota, and another scheduler its pods
 				}
 			}
 			if !e.ending {
@@ -692,6 +861,7 @@ func (s *storm) check() {
 func (s *storm) rest() {
 	s.t.Helper()
 	limit := 200 + 100*len(s.pods)
+	clear(s.refusing)
 	for cycles := 0; ; cycles++ {
 		var names []string
 		for _, name := range slices.Sorted(maps.Keys(s.pods)) {
@@ -721,6 +891,9 @@ func (s *storm) rest() {
 		e := s.ledger.pods[p.UID]
 		if why := s.isIllegible(p, e); why != "" {
 			s.fatalf("%s sleeps: %s; %s", p.Name, why, s.describe(e))
+		}
+		if p.free && !p.bound && !p.held && e.account != nil {
+			s.fatalf("%s sleeps, and was not told of its spread", p.Name)
 		}
 		if !p.bound && !p.held && !p.free {
 			if why := s.couldGo(p, e); why != "" {
@@ -782,6 +955,9 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 			return "there is a slot"
 		}
 	case ForAnyNode:
+		if len(e.uncertain) > 0 {
+			return "" // only it may use the slots that it holds; it is tried again when the outcome is known
+		}
 		c.Lent = true // a subset with quota had no node for it
 		for i := range a.policy.Subsets {
 			if e.unbindable.Has(i) {
@@ -795,6 +971,9 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 		claim := e.index()
 		if claim != subset.None && s.hasRoom(p, a.policy.Subsets[claim].Name) {
 			return "there is a node"
+		}
+		if s.tight && claim != subset.None && !a.policy.HasRoom(&a.plan, kept, claim, c) {
+			return "another pod has taken its slot"
 		}
 		if !a.isAdaptive() && !c.Admitted && !l.nominatedTo(e).Has(claim) {
 			if c.HasHome {
@@ -897,13 +1076,39 @@ func storms(sets bool) worlds.Play {
 	}
 }
 
+// tightStorms play it where there is no room. All pods are of one revision, most of strategy Adaptive. They preempt, and find victims or none. All binds of a subset may fail. In half of the histories the spread comes
+// after the first pods. Until a pod knows it, another scheduler may bind the pod. Kubelets refuse pods.
+//
+// The test counts by itself before each bind. No pod may leave the victims that it waits for, nor go on from a subset in which it should preempt first.
+func tightStorms(t rapid.TB, h *worlds.History) {
+	s := &storm{world: emptyWorld(t), h: h, tight: true, calm: true, pods: map[string]*stormPod{}, room: map[string]bool{}, refusing: map[string]bool{}, replicas: map[string]int32{"rs1": 10, "web": 10}}
+	s.showOwner("web")
+	s.showOwner("rs1")
+	if !h.Yes("the spread comes late", 2) {
+		s.showSpread("web", "Deployment", "web", s.newSpec(h.Pick(tightStrategies...)))
+	}
+	for range h.Steps(150) {
+		s.step()
+	}
+	s.rest()
+	s.end()
+}
+
+var tightStrategies = append(slices.Repeat([]string{"type: Adaptive, whenFull: Wait", "type: Adaptive, whenFull: Wait, adaptive: {preemption: BeforeNextSubset}", "whenFull: Wait"}, 2),
+	"type: Adaptive, whenFull: Schedule, adaptive: {preemption: BeforeNextSubset}", "type: Adaptive, whenFull: Wait, podReplacementPolicy: TerminationComplete")
+
 const (
 	stormWorld  = "a storm"
 	stormOfSets = "a storm with a StatefulSet"
+	tightStorm  = "a tight storm"
 )
 
 func TestNoPodSleepsThatCouldGo(t *testing.T) { worlds.Check(t, stormWorld, 1000, storms(false)) }
 
 func TestNoPodOfAStatefulSetSleepsThatCouldGo(t *testing.T) {
 	worlds.Check(t, stormOfSets, 300, storms(true))
+}
+
+func TestNoPodTakesAVictimOrASlotTooMany(t *testing.T) {
+	worlds.Check(t, tightStorm, 1000, tightStorms)
 }

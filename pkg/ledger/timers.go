@@ -36,11 +36,17 @@ func (TimePassed) apply(l *Ledger) {
 // lateForNews is true once the pod has waited for news as long as it should. Before that, news wakes it, or the end of this time.
 func (l *Ledger) lateForNews(e *entry) bool {
 	if e.newsBy.IsZero() {
-		if e.newsBy = l.now.Add(l.observation); l.observation > 0 {
-			l.remind(timer{at: e.newsBy, pod: e})
-		}
+		l.remindAt(e, l.now.Add(l.observation))
 	}
 	return !l.now.Before(e.newsBy)
+}
+
+// remindAt wakes the pod at this time, if no news comes before it.
+func (l *Ledger) remindAt(e *entry, at time.Time) {
+	if !e.newsBy.Equal(at) && at.After(l.now) { // not for each cycle of the pod
+		l.remind(timer{at: at, pod: e})
+	}
+	e.newsBy = at
 }
 
 const (

@@ -264,6 +264,21 @@ func (l *Ledger) wakeUnplaced(a *account, scope string, taken subset.Mask) {
 	}
 }
 
+// crowd wakes the pods that have a claim where a pod has taken a slot above the quota: one of them has no slot any more. Another process, or another scheduler, has put the pod there.
+func (l *Ledger) crowd(e *entry, taken subset.Mask) {
+	a := e.account
+	for i := range a.plan.Quota {
+		if quota := a.plan.Quota[i]; !taken.Has(i) || quota == subset.NoLimit || a.tally.Kept(e.scope).At(i) <= quota {
+			continue
+		}
+		for _, other := range a.members {
+			if other != e && other.stage == Claimed && other.scope == e.scope && other.index() == i {
+				l.wake(other)
+			}
+		}
+	}
+}
+
 // wakeOfEachClass wakes the pod that has waited longest in each class of exhausted pods of a scope. If it finds a node, the next of its class is
 // woken.
 func (l *Ledger) wakeOfEachClass(a *account, scope string) {

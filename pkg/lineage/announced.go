@@ -10,15 +10,18 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// announcementKept is how long pods wait for an announced spread. The spread may never arrive: another webhook may refuse it, or its name may be taken.
+// announcementKept is how long pods wait for an announced spread. The spread may never arrive: another webhook may
+// refuse it, or its name may be taken.
 const announcementKept = 2 * time.Second
 
-// Announce records that a spread is being created. A workload that is applied together with the spread may get its first pods before the watch shows the
-// spread. AwaitAnnounced makes the pods of the namespace wait for it. Only the webhook replica that admitted the spread knows about it. So this
-// closes the gap with one replica, and only narrows it with several.
+// Announce records that a spread is being created. A workload that is applied together with the spread may get its
+// first pods before the watch shows the spread. AwaitAnnounced makes the pods of the namespace wait for it. Only the
+// webhook replica that admitted the spread knows about it. So this closes the gap with one replica, and only narrows it
+// with several.
 func (l *Lineage) Announce(namespace string, spread types.UID) { l.announced.add(namespace, spread) }
 
-// AwaitAnnounced waits until the cache has the announced spreads of the namespace, at most for OwnerTimeout. If there are none it costs almost nothing.
+// AwaitAnnounced waits until the cache has the announced spreads of the namespace, at most for OwnerTimeout. If there
+// are none it costs almost nothing.
 func (l *Lineage) AwaitAnnounced(ctx context.Context, namespace string) {
 	known, expected := l.announced.next(namespace)
 	if !expected {
@@ -81,8 +84,8 @@ func (a *announcements) seen(namespace string, spread types.UID) {
 	}
 }
 
-// next returns a channel that is closed once one of the announced spreads of the namespace is known. expected is false if there is none. next forgets
-// spreads that did not arrive in time.
+// next returns a channel that is closed once one of the announced spreads of the namespace is known. expected is false
+// if there is none. next forgets spreads that did not arrive in time.
 func (a *announcements) next(namespace string) (known <-chan struct{}, expected bool) {
 	if a.namespaces.Load() == 0 {
 		return nil, false

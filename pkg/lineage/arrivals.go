@@ -27,7 +27,8 @@ type arrivals struct {
 // window is the time in which pods wait for an owner, or for a spread.
 type window struct {
 	closes time.Time
-	// news is closed when the owner or spread is in the cache, or when waiting requests should check again for another reason.
+	// news is closed when the owner or spread is in the cache, or when waiting requests should check again for another
+	// reason.
 	news chan struct{}
 }
 
@@ -46,7 +47,8 @@ func (a *arrivals) expect(owner types.UID) (news <-chan struct{}, left time.Dura
 	return w.news, w.closes.Sub(now)
 }
 
-// sweep forgets owners that did not arrive. Each pod can name another owner that does not exist, so sweep runs at most once a second.
+// sweep forgets owners that did not arrive. Each pod can name another owner that does not exist, so sweep runs at most
+// once a second.
 func (a *arrivals) sweep(now time.Time) {
 	if now.Sub(a.swept) < time.Second {
 		return

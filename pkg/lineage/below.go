@@ -17,16 +17,18 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// ControllerField indexes objects by the UID of their controller. The cache must have the index for pods and for all owners of pods.
+// ControllerField indexes objects by the UID of their controller. The cache must have the index for pods and for all
+// owners of pods.
 const ControllerField = "metadata.controller"
 
-// OwnedBy are the options for a list of the objects whose controller has the UID. The objects are shared with the cache and must not be changed.
+// OwnedBy are the options for a list of the objects whose controller has the UID. The objects are shared with the cache
+// and must not be changed.
 func OwnedBy(namespace string, uid types.UID) []client.ListOption {
 	return []client.ListOption{client.InNamespace(namespace), client.MatchingFields{ControllerField: string(uid)}, client.UnsafeDisableDeepCopy}
 }
 
-// Below calls visit with the UID of a workload, and with those of all owners of pods below it. divided is true for the labels of a pod of that owner if
-// the spread of a nearer owner divides the pod.
+// Below calls visit with the UID of a workload, and with those of all owners of pods below it. divided is true for the
+// labels of a pod of that owner if the spread of a nearer owner divides the pod.
 func (l *Lineage) Below(ctx context.Context, namespace string, top types.UID, visit func(owner types.UID, divided func(labels map[string]string) bool) error) error {
 	type branch struct {
 		uid types.UID

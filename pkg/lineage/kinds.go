@@ -45,18 +45,21 @@ func isWatched(kind schema.GroupKind) bool {
 var builtIn = workload.Watched()
 
 const (
-	// RetryInterval is how often a kind that could not be watched is tried again. No event tells about a new kind or a new permission.
+	// RetryInterval is how often a kind that could not be watched is tried again. No event tells about a new kind or a
+	// new permission.
 	RetryInterval = 30 * time.Second
 	// startTimeout bounds the wait for the first list of a kind.
 	startTimeout = 10 * time.Second
 
-	// Everybody can name a kind that does not exist as the owner of a pod. At most maxAbsent of such kinds are remembered and tried again. Each
-	// namespace has at most maxUnknown kinds that do not exist or were not tried yet. A further kind replaces one of these if possible.
+	// Everybody can name a kind that does not exist as the owner of a pod. At most maxAbsent of such kinds are
+	// remembered and tried again. Each namespace has at most maxUnknown kinds that do not exist or were not tried yet.
+	// A further kind replaces one of these if possible.
 	maxAbsent  = 200
 	maxUnknown = 50
 )
 
-// Kinds are the kinds of workloads, and of owners between them and their pods. Start begins to watch other than built-in kinds on demand, one at a time.
+// Kinds are the kinds of workloads, and of owners between them and their pods. Start begins to watch other than
+// built-in kinds on demand, one at a time.
 type Kinds struct {
 	mapper meta.RESTMapper
 	live   client.Reader
@@ -72,7 +75,8 @@ type Kinds struct {
 	// absent are the known kinds that are NotServed, oldest first. It is guarded by starting.
 	absent []schema.GroupKind
 	mu     sync.RWMutex
-	// seenKinds are the kinds of owners in each namespace, except built-in ones, with the time when they were first seen.
+	// seenKinds are the kinds of owners in each namespace, except built-in ones, with the time when they were first
+	// seen.
 	seenKinds map[string]map[schema.GroupKind]time.Time
 	// known are the kinds that are watched, or that could not be. Reading takes no lock.
 	known sync.Map // of schema.GroupKind to knownKind
@@ -97,7 +101,8 @@ type wish struct {
 	again bool
 }
 
-// Unwatchable says why objects of a kind cannot be watched. Users can solve that, and no event tells when they have. Owner chains end at such objects.
+// Unwatchable says why objects of a kind cannot be watched. Users can solve that, and no event tells when they have.
+// Owner chains end at such objects.
 type Unwatchable struct {
 	Kind schema.GroupKind
 	Why  WhyUnwatchable
@@ -131,8 +136,8 @@ func NewKinds(mapper meta.RESTMapper, live client.Reader, clock clock.PassiveClo
 	}
 }
 
-// OnStart registers a function that is called with each kind when its watch begins. If the function fails, the kind is not watched and is tried again. Call
-// OnStart before the manager starts.
+// OnStart registers a function that is called with each kind when its watch begins. If the function fails, the kind is
+// not watched and is tried again. Call OnStart before the manager starts.
 func (k *Kinds) OnStart(do func(context.Context, *metav1.PartialObjectMetadata) error) {
 	k.onStart = append(k.onStart, do)
 }
@@ -199,8 +204,9 @@ func (k *Kinds) look(kind schema.GroupKind) (known knownKind, found bool) {
 	return known, found
 }
 
-// see records that an object in the namespace has an owner of the kind. first is true for a new kind that must be watched to know the owners of its
-// objects. If the namespace has too many unknown kinds, see records nothing and returns false.
+// see records that an object in the namespace has an owner of the kind. first is true for a new kind that must be
+// watched to know the owners of its objects. If the namespace has too many unknown kinds, see records nothing and
+// returns false.
 func (k *Kinds) see(namespace string, kind schema.GroupKind) (first bool) {
 	if _, watched := builtIn[kind]; watched || workload.EndsChain(kind) || k.wasSeen(namespace, kind) {
 		return false
@@ -225,8 +231,8 @@ func (k *Kinds) wasSeen(namespace string, kind schema.GroupKind) bool {
 	return seen
 }
 
-// makeRoom is true if the namespace may have one more kind. If it has maxUnknown already, makeRoom forgets one that was tried and does not exist, or that
-// was not tried within RetryInterval. It is false if there is no such kind.
+// makeRoom is true if the namespace may have one more kind. If it has maxUnknown already, makeRoom forgets one that was
+// tried and does not exist, or that was not tried within RetryInterval. It is false if there is no such kind.
 func (k *Kinds) makeRoom(seen map[schema.GroupKind]time.Time, now time.Time) bool {
 	unknown, idle := 0, schema.GroupKind{}
 	for kind, since := range seen {
@@ -265,7 +271,8 @@ func (k *Kinds) WatchSeen(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// Watch begins to watch a kind, and returns when the cache can read it. If the kind cannot be watched, Watch says why. An error is temporary.
+// Watch begins to watch a kind, and returns when the cache can read it. If the kind cannot be watched, Watch says why.
+// An error is temporary.
 func (k *Kinds) Watch(ctx context.Context, kind schema.GroupKind) (*Unwatchable, error) {
 	if isWatched(kind) {
 		return nil, nil
@@ -296,7 +303,8 @@ func (k *Kinds) Watch(ctx context.Context, kind schema.GroupKind) (*Unwatchable,
 
 func (k knownKind) isAbsent() bool { return k.unwatchable != nil && k.unwatchable.Why == NotServed }
 
-// noteAbsent maintains the list of kinds that are not served, and forgets the oldest one if the list is full. The caller holds starting.
+// noteAbsent maintains the list of kinds that are not served, and forgets the oldest one if the list is full. The
+// caller holds starting.
 func (k *Kinds) noteAbsent(kind schema.GroupKind, is bool) {
 	if !is {
 		k.absent = slices.DeleteFunc(k.absent, func(other schema.GroupKind) bool { return other == kind })

@@ -38,7 +38,8 @@ type Lineage struct {
 	synced []cache.InformerSynced
 }
 
-// HasSynced is true once the lineage has processed what was in the cache when the manager started. Before that its answers are incomplete.
+// HasSynced is true once the lineage has processed what was in the cache when the manager started. Before that its
+// answers are incomplete.
 func (l *Lineage) HasSynced() bool {
 	for _, synced := range l.synced {
 		if !synced() {
@@ -56,8 +57,8 @@ type Options struct {
 	Compatibility v1beta1.Compatibility
 }
 
-// New returns a lineage over the manager's cache. The cache watches spreads, pods and built-in workloads from the start, and other kinds on demand. New
-// uses the context only until it returns.
+// New returns a lineage over the manager's cache. The cache watches spreads, pods and built-in workloads from the
+// start, and other kinds on demand. New uses the context only until it returns.
 func New(ctx context.Context, mgr ctrl.Manager, opts Options) (*Lineage, error) {
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
@@ -103,7 +104,8 @@ func Over(reader client.Reader, kinds *Kinds, clock clock.WithTicker) *Lineage {
 	return l
 }
 
-// Handle registers functions for the objects of a kind: seen for existing, new and changed objects, and gone for deleted ones.
+// Handle registers functions for the objects of a kind: seen for existing, new and changed objects, and gone for
+// deleted ones.
 func (l *Lineage) Handle(ctx context.Context, mgr ctrl.Manager, object client.Object, seen, gone func(metav1.Object)) (cache.InformerSynced, error) {
 	informer, err := mgr.GetCache().GetInformer(ctx, object)
 	if err != nil {
@@ -183,8 +185,8 @@ func TargetKeyOf(obj client.Object) []string {
 // keyOf names an owner inside its namespace.
 func keyOf(o workload.Owner) string { return o.Kind.Group + "/" + o.Kind.Kind + "/" + o.Name }
 
-// HasSpreads is true if the namespace has a spread. It is called for every pod. So it does not list from the cache if it can avoid that: the cache would
-// visit all spreads of the namespace even for a list of one.
+// HasSpreads is true if the namespace has a spread. It is called for every pod. So it does not list from the cache if
+// it can avoid that: the cache would visit all spreads of the namespace even for a list of one.
 func (l *Lineage) HasSpreads(ctx context.Context, namespace string) (bool, error) {
 	if l.spreadsIn != nil {
 		return l.spreadsIn.has(namespace), nil
@@ -222,7 +224,8 @@ func (l *Lineage) Compiled(spread *v1beta1.WorkloadSpread) *Spread { return l.po
 // Compatibility of the installation, for spreads that say nothing. Empty means none.
 func (l *Lineage) Compatibility() v1beta1.Compatibility { return l.policies.installation }
 
-// Read reads an owner from the cache. It returns nil if the cache does not have the owner, or if its kind is not watched.
+// Read reads an owner from the cache. It returns nil if the cache does not have the owner, or if its kind is not
+// watched.
 func (l *Lineage) Read(ctx context.Context, namespace string, o workload.Owner) (client.Object, error) {
 	object := l.NewObject(o.Kind)
 	if object == nil {
@@ -247,8 +250,8 @@ type ordinalsOf struct {
 	generation int64
 }
 
-// Ordinals are those of a workload whose kind hides them. They are nil for another kind, and if the workload is not in the cache. Ordinals sends a
-// request if it has not read them since the last change of the spec.
+// Ordinals are those of a workload whose kind hides them. They are nil for another kind, and if the workload is not in
+// the cache. Ordinals sends a request if it has not read them since the last change of the spec.
 func (l *Lineage) Ordinals(ctx context.Context, namespace string, o workload.Owner) (*workload.Ordinals, error) {
 	if !workload.HidesOrdinals(o.Kind) {
 		return nil, nil
@@ -270,8 +273,8 @@ func (l *Lineage) Ordinals(ctx context.Context, namespace string, o workload.Own
 	return read, nil
 }
 
-// Parent is the controller of an owner, or nil if it has none. known is false if the owner is not in the cache although its kind is, or will be,
-// watched.
+// Parent is the controller of an owner, or nil if it has none. known is false if the owner is not in the cache although
+// its kind is, or will be, watched.
 func (l *Lineage) Parent(ctx context.Context, namespace string, of workload.Owner) (parent *workload.Owner, known bool, err error) {
 	if workload.EndsChain(of.Kind) || l.isUnwatchable(of.Kind) {
 		return nil, true, nil
@@ -283,8 +286,9 @@ func (l *Lineage) Parent(ctx context.Context, namespace string, of workload.Owne
 	return workload.ControllerOf(object), true, nil
 }
 
-// Climb visits an owner, its controller and so on, until visit returns done or an error, or the chain ends. missing is the first owner that is not in the
-// cache, so that its own controller is unknown. It may still arrive. It is nil if the climb ended otherwise.
+// Climb visits an owner, its controller and so on, until visit returns done or an error, or the chain ends. missing is
+// the first owner that is not in the cache, so that its own controller is unknown. It may still arrive. It is nil if
+// the climb ended otherwise.
 func (l *Lineage) Climb(ctx context.Context, namespace string, from *workload.Owner, visit func(workload.Owner) (done bool, err error)) (missing *workload.Owner, err error) {
 	for range workload.LongestOwnerChain {
 		if from == nil {
@@ -305,8 +309,9 @@ func (l *Lineage) Climb(ctx context.Context, namespace string, from *workload.Ow
 	return nil, nil
 }
 
-// SpreadOf is the spread that divides a pod with this owner and these labels, or nil. The nearest owner with a spread that selects the pod
-// counts. missing is the owner at which the search ended because the cache does not have it. It may still arrive.
+// SpreadOf is the spread that divides a pod with this owner and these labels, or nil. The nearest owner with a spread
+// that selects the pod counts. missing is the owner at which the search ended because the cache does not have it. It
+// may still arrive.
 func (l *Lineage) SpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (found *Spread, missing *workload.Owner, _ error) {
 	missing, err := l.Climb(ctx, namespace, owner, func(o workload.Owner) (bool, error) {
 		winner, err := l.Winner(ctx, namespace, o)
@@ -326,10 +331,10 @@ func (l *Lineage) SpreadOf(ctx context.Context, namespace string, owner *workloa
 // OwnerTimeout bounds how long AwaitSpreadOf waits for an owner.
 const OwnerTimeout = 500 * time.Millisecond
 
-// AwaitSpreadOf is SpreadOf, but waits for a missing owner. A workload's controller creates the first pod right after its owner, and watches of
-// different kinds are not ordered, so the pod may arrive first. Nothing distinguishes an owner that will arrive from a deleted one. So the wait is
-// bounded: the first pod that waits for an owner opens one window of OwnerTimeout for all pods of that owner. missing is an owner that did not arrive
-// in time.
+// AwaitSpreadOf is SpreadOf, but waits for a missing owner. A workload's controller creates the first pod right after
+// its owner, and watches of different kinds are not ordered, so the pod may arrive first. Nothing distinguishes an
+// owner that will arrive from a deleted one. So the wait is bounded: the first pod that waits for an owner opens one
+// window of OwnerTimeout for all pods of that owner. missing is an owner that did not arrive in time.
 func (l *Lineage) AwaitSpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (found *Spread, missing *workload.Owner, _ error) {
 	missing, err := l.await(ctx, namespace, func() (missing *workload.Owner, err error) {
 		found, missing, err = l.SpreadOf(ctx, namespace, owner, labels)

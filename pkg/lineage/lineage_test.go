@@ -238,7 +238,8 @@ type result struct {
 	err             error
 }
 
-// ask asks for the spread of a pod of ReplicaSet r1 in the background, and returns when it waits on the clock or has an answer.
+// ask asks for the spread of a pod of ReplicaSet r1 in the background, and returns when it waits on the clock or has an
+// answer.
 func (f *fixture) ask(ctx context.Context, t *testing.T, owner *workload.Owner) <-chan result {
 	t.Helper()
 	return f.background(t, func() result {

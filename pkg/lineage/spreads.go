@@ -28,8 +28,8 @@ func Compile(spread *v1beta1.WorkloadSpread) *Spread {
 	return s
 }
 
-// Divides is true if the spread divides pods with these labels. The pods must be below its workload. An invalid spread divides all of them: the
-// scheduler holds them until it is corrected.
+// Divides is true if the spread divides pods with these labels. The pods must be below its workload. An invalid spread
+// divides all of them: the scheduler holds them until it is corrected.
 func (s *Spread) Divides(labels map[string]string) bool {
 	return s.Policy == nil || s.Policy.Selects(labels)
 }

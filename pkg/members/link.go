@@ -15,10 +15,10 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -29,14 +29,12 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/connrotation"
 	"k8s.io/client-go/util/flowcontrol"
-	"k8s.io/klog/v2"
 	inventory "sigs.k8s.io/cluster-inventory-api/apis/v1alpha1"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
-	"github.com/berth-project/berth/pkg/federation"
 )
 
 // kinds are what the cache holds of a member.
@@ -47,14 +45,13 @@ var kinds = []schema.GroupVersionKind{
 
 var namespaceKind = corev1.SchemeGroupVersion.WithKind("Namespace")
 
-// knownKinds maps the kinds of the cache, Namespace and ConfigMap, without a request.
+// knownKinds maps the kinds of the cache, and Namespace, without a request.
 func knownKinds() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for _, kind := range kinds {
 		mapper.Add(kind, meta.RESTScopeNamespace)
 	}
 	mapper.Add(namespaceKind, meta.RESTScopeRoot)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("ConfigMap"), meta.RESTScopeNamespace)
 	return mapper
 }
 
@@ -132,7 +129,7 @@ func (l *link) attempt(ctx context.Context) {
 func (l *link) arrive(s *session, version string) {
 	l.mu.Lock()
 	l.now = s
-	l.status.State, l.status.Since, l.status.Version, l.status.Seen, l.status.Message = Ready, time.Now(), version, s.seen(), ""
+	l.status.State, l.status.Since, l.status.Version, l.status.Message = Ready, time.Now(), version, ""
 	status := l.status
 	l.mu.Unlock()
 	l.changed(status, Change{Member: status.Name})
@@ -146,8 +143,8 @@ func (l *link) fail(err error) {
 	}
 	l.mu.Lock()
 	before := l.status
-	l.now, l.status.Room = nil, nil
-	l.status.State, l.status.Message, l.status.Seen = stateOf(err), messageOf(before.Name, server, err), time.Time{}
+	l.now = nil
+	l.status.State, l.status.Message = stateOf(err), messageOf(before.Name, server, err)
 	if before.State == Ready || before.State.Lives() && !l.status.State.Lives() {
 		l.status.Since = time.Now()
 	}
@@ -162,9 +159,9 @@ func (l *link) fail(err error) {
 func (l *link) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.now, l.status.Room = nil, nil
+	l.now = nil
 	if l.status.State == Ready {
-		l.status.State, l.status.Since, l.status.Seen = Connecting, time.Now(), time.Time{}
+		l.status.State, l.status.Since = Connecting, time.Now()
 	}
 }
 
@@ -272,17 +269,17 @@ func open(ctx context.Context, l *link) (*session, error) {
 	if s.reached, err = discovery.NewDiscoveryClientForConfigAndClient(config, &quick); err != nil {
 		return nil, err
 	}
-	if s.asking, err = client.New(config, client.Options{HTTPClient: &quick, Scheme: l.options.Scheme, Mapper: knownKinds()}); err != nil {
+	if s.asking, err = client.New(config, client.Options{HTTPClient: &quick, Scheme: l.options.scheme, Mapper: knownKinds()}); err != nil {
 		return nil, err
 	}
 	limited := rest.CopyConfig(config)
-	limited.QPS, limited.RateLimiter = 0, flowcontrol.NewTokenBucketRateLimiter(l.options.QPS, l.options.Burst)
+	limited.QPS, limited.RateLimiter = 0, flowcontrol.NewTokenBucketRateLimiter(mostRequests, burst)
 	others, err := apiutil.NewDynamicRESTMapper(limited, &bounded)
 	if err != nil {
 		return nil, err
 	}
 	mapper := meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{knownKinds(), others}}
-	if s.live, err = client.New(limited, client.Options{HTTPClient: &bounded, Scheme: l.options.Scheme, Mapper: mapper}); err != nil {
+	if s.live, err = client.New(limited, client.Options{HTTPClient: &bounded, Scheme: l.options.scheme, Mapper: mapper}); err != nil {
 		return nil, err
 	}
 	if err := s.prepareCache(config); err != nil {
@@ -293,9 +290,12 @@ func open(ctx context.Context, l *link) (*session, error) {
 
 func (s *session) prepareCache(config *rest.Config) error {
 	l := s.link
-	var err error
+	ofHub, err := labels.Parse(HubLabel)
+	if err != nil {
+		return err
+	}
 	s.cache, err = cache.New(config, cache.Options{
-		HTTPClient: s.http, Scheme: l.options.Scheme, Mapper: knownKinds(), ReaderFailOnMissingInformer: true, DefaultLabelSelector: l.options.Selector,
+		HTTPClient: s.http, Scheme: l.options.scheme, Mapper: knownKinds(), ReaderFailOnMissingInformer: true, DefaultLabelSelector: ofHub,
 		DefaultTransform:         trim,
 		DefaultWatchErrorHandler: s.watchFailed,
 	})
@@ -365,7 +365,6 @@ func (s *session) run() error {
 	s.link.arrive(s, version)
 	s.link.warnOfTrust()
 	s.link.warnOfExpiry()
-	s.askForRoom()
 	ticker := time.NewTicker(s.link.options.ProbeInterval)
 	defer ticker.Stop()
 	for {
@@ -381,7 +380,6 @@ func (s *session) run() error {
 				return err
 			}
 			s.link.warnOfExpiry()
-			s.askForRoom()
 		} else if err := s.probe(); err != nil { // one lost packet is no reason to build a cache again
 			return err
 		}
@@ -412,13 +410,9 @@ func (s *session) identify() error {
 
 // checkAge is an error if the cache may lack what happened too long ago.
 func (s *session) checkAge() error {
-	seen := s.seen()
-	if age := time.Since(seen); age > s.link.options.StaleAfter {
+	if age := time.Since(s.seen()); age > s.link.options.StaleAfter {
 		return fmt.Errorf("its watches have brought nothing for %s, although something has changed", age.Round(time.Second))
 	}
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
-	s.link.status.Seen = seen
 	return nil
 }
 
@@ -475,50 +469,12 @@ func (s *session) probe() error {
 		one, asked := &s.lists[i], time.Now()
 		objects := &metav1.PartialObjectMetadataList{}
 		objects.SetGroupVersionKind(one.kind.GroupVersion().WithKind(one.kind.Kind + "List"))
-		if err := s.asking.List(ctx, objects, client.Limit(1), client.MatchingLabelsSelector{Selector: s.link.options.Selector}); err != nil {
+		if err := s.asking.List(ctx, objects, client.Limit(1), client.HasLabels{HubLabel}); err != nil {
 			return err
 		}
 		one.heard(objects.ResourceVersion, asked)
 	}
 	return nil
-}
-
-// askForRoom reads what Berth in the member reports. A member that reports nothing, or lets nobody read it, is used without a report.
-func (s *session) askForRoom() {
-	ctx, cancel := context.WithTimeout(s.open, s.link.options.ProbeTimeout)
-	defer cancel()
-	report := &corev1.ConfigMap{}
-	err := s.asking.Get(ctx, types.NamespacedName{Namespace: v1alpha1.RoomNamespace, Name: v1alpha1.RoomName}, report)
-	var room *federation.Room
-	switch {
-	case err == nil:
-		room, err = federation.ParseRoom(report.Data[v1alpha1.RoomKey])
-	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		err = nil
-	}
-	if err != nil { // the last report ages, and is not used any more soon
-		klog.FromContext(s.open).V(2).Info("Cannot read what a member reports of its room", "cluster", s.link.status.Name, "err", err)
-		return
-	}
-	l := s.link
-	l.mu.Lock()
-	before := l.status.Room
-	if room != nil && before != nil && room.At.Equal(before.At) {
-		room = before
-	}
-	l.status.Room = room
-	status, now := l.status, l.now
-	l.mu.Unlock()
-	if now == s && !equality.Semantic.DeepEqual(seatsOf(before), seatsOf(room)) {
-		l.changed(status, Change{Member: status.Name})
-	}
-}
-
-func seatsOf(room *federation.Room) map[string]int32 {
-	if room == nil {
-		return nil
-	}
-	return room.Seats
 }
 
 // heard takes an answer of the API server: the collection had that resource version at the time asked.

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -32,69 +31,48 @@ import (
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 )
 
-// Defaults of Options.
 const (
 	// DefaultNamespace holds the ClusterProfiles and the Secrets with their kubeconfigs. Nothing else should be there: the hub reads all its Secrets.
 	DefaultNamespace = "berth-members"
 	// HubLabel is on every workload and pod that a hub makes in a member. Caches hold nothing else.
 	HubLabel = v1alpha1.HubLabel
-
-	DefaultProbeInterval  = 10 * time.Second
-	DefaultProbeTimeout   = 5 * time.Second
-	DefaultRequestTimeout = 10 * time.Second
-	DefaultSyncTimeout    = time.Minute
-	DefaultStaleAfter     = 3 * time.Minute
-	DefaultShortestPause  = time.Second
-	DefaultLongestPause   = 30 * time.Second
-	DefaultQPS            = 100
-	DefaultBurst          = 200
+	// mostRequests limits the requests to one member in a second, and burst those at once.
+	mostRequests, burst = 100, 200
 )
 
 // Options say which members there are and how patient the hub is with them. Zero values mean the defaults.
 type Options struct {
 	// Namespace in the hub that holds the ClusterProfiles and their Secrets.
 	Namespace string
-	// Selector selects what the caches hold. Defaults to everything with HubLabel.
-	Selector labels.Selector
-	// Scheme has the types of the per-member clients. Defaults to the manager's.
-	Scheme *runtime.Scheme
 	// Providers are the credential plugins that ClusterProfiles may choose from. Nil means none.
 	Providers *access.Config
 
-	// ProbeInterval is how often a ready member is asked whether it is well, and ProbeTimeout how long it may take. A member that does not answer is found
+	// ProbeInterval is how often a ready member is asked whether it is well (10 s), and ProbeTimeout how long it may take (5 s). A member that does not answer is found
 	// after at most ProbeInterval + 2 ProbeTimeout.
 	ProbeInterval, ProbeTimeout time.Duration
-	// RequestTimeout bounds each request of a client from Client.
+	// RequestTimeout bounds each request of a client from Client (10 s).
 	RequestTimeout time.Duration
-	// SyncTimeout bounds how long the cache of a member may take to be complete.
+	// SyncTimeout bounds how long the cache of a member may take to be complete (1 min).
 	SyncTimeout time.Duration
-	// StaleAfter is the greatest age of what is read from a cache. It must exceed the minute after which watches send bookmarks.
+	// StaleAfter is the greatest age of what is read from a cache (3 min). It must exceed the minute after which watches send bookmarks.
 	StaleAfter time.Duration
-	// ShortestPause and LongestPause bound the time between attempts to connect. It doubles from one to the other.
+	// ShortestPause (1 s) and LongestPause (30 s) bound the time between attempts to connect. It doubles from one to the other.
 	ShortestPause, LongestPause time.Duration
-	// QPS and Burst limit the requests to one member, in all.
-	QPS   float32
-	Burst int
+
+	// scheme has the types of the clients of members.
+	scheme *runtime.Scheme
 }
 
 func (o *Options) complete(scheme *runtime.Scheme) {
+	o.scheme = scheme
 	setDefault(&o.Namespace, DefaultNamespace)
-	setDefault(&o.ProbeInterval, DefaultProbeInterval)
-	setDefault(&o.ProbeTimeout, DefaultProbeTimeout)
-	setDefault(&o.RequestTimeout, DefaultRequestTimeout)
-	setDefault(&o.SyncTimeout, DefaultSyncTimeout)
-	setDefault(&o.StaleAfter, DefaultStaleAfter)
-	setDefault(&o.ShortestPause, DefaultShortestPause)
-	setDefault(&o.LongestPause, DefaultLongestPause)
-	setDefault(&o.QPS, DefaultQPS)
-	setDefault(&o.Burst, DefaultBurst)
-	setDefault(&o.Scheme, scheme)
-	if o.Selector == nil {
-		o.Selector = labels.SelectorFromSet(nil)
-		if has, err := labels.Parse(HubLabel); err == nil {
-			o.Selector = has
-		}
-	}
+	setDefault(&o.ProbeInterval, 10*time.Second)
+	setDefault(&o.ProbeTimeout, 5*time.Second)
+	setDefault(&o.RequestTimeout, 10*time.Second)
+	setDefault(&o.SyncTimeout, time.Minute)
+	setDefault(&o.StaleAfter, 3*time.Minute)
+	setDefault(&o.ShortestPause, time.Second)
+	setDefault(&o.LongestPause, 30*time.Second)
 }
 
 func setDefault[T comparable](field *T, value T) {
@@ -250,8 +228,8 @@ func (s *Set) Client(name string) (client.Client, error) {
 	return now.live, nil
 }
 
-// Cache returns the cache of a member. It holds Deployments, StatefulSets and ReplicaSets without the spec of their pods, and pods, as far as Options.Selector
-// selects them; see trim. Pods and ReplicaSets have OwnerIndex. Once the member is not ready, each read returns a *NotReadyError. The error is the same as that of Client.
+// Cache returns the cache of a member. It holds Deployments, StatefulSets and ReplicaSets without the spec of their pods, and pods, as far as they have
+// HubLabel; see trim. Pods and ReplicaSets have OwnerIndex. Once the member is not ready, each read returns a *NotReadyError. The error is the same as that of Client.
 func (s *Set) Cache(name string) (client.Reader, error) {
 	now, err := s.session(name)
 	if err != nil {
@@ -292,12 +270,14 @@ func (s *Set) link(name string) *link {
 	return s.links[name]
 }
 
-// Source returns a source of the requests that changes in members lead to, each after a delay. It must be used before the manager starts; requests must not block.
+// Source returns a source of the requests that changes in members lead to, each after a delay, or later if a member changes all the time; see noise. It must be used before the manager starts; requests must not
+// block.
 func (s *Set) Source(requests func(Change) []reconcile.Request, delay time.Duration) source.Source {
 	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		var heard noise
 		s.subscribe(func(change Change) {
 			for _, request := range requests(change) {
-				queue.AddAfter(request, delay)
+				queue.AddAfter(request, heard.after(Errand{request.NamespacedName, change.Member}, delay, time.Now()))
 			}
 		})
 		return nil

@@ -12,8 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apimachinery/pkg/version"
-
-	"github.com/berth-project/berth/pkg/federation"
 )
 
 // State says whether the hub can work with a member, and if not, what kind of thing is in the way.
@@ -73,10 +71,6 @@ type Status struct {
 	Message string
 	// Version of the member's Kubernetes, such as 1.35. Empty if it was never reached.
 	Version string
-	// Room is what Berth in the member has reported last. Nil if it reports nothing, or the member is not ready. The same report has the same pointer.
-	Room *federation.Room
-	// Seen is when the member's cache was proved to be complete last: nothing that happened before is missing in it. Zero if the member is not ready.
-	Seen time.Time
 }
 
 // NotReadyError is why a member has no client and no cache now.

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// ClosedBy are the subsets, with strategy Adaptive, that recently had no node for a pod: pods were moved out of them for that reason, or wait in
-// them, as their condition says. Admission skips them.
+// ClosedBy are the subsets, with strategy Adaptive, that recently had no node for a pod: pods were moved out of them
+// for that reason, or wait in them, as their condition says. Admission skips them.
 func ClosedBy(moves []v1beta1.Move, statuses []v1beta1.SubsetStatus, policy *subset.Policy, now time.Time) (closed subset.Mask) {
 	if policy.Strategy != v1beta1.AdaptiveScheduleStrategy {
 		return 0

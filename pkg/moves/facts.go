@@ -28,8 +28,8 @@ type Facts struct {
 	Misplaced *v1beta1.Misplaced
 	// Subsets are the subset statuses. Admission reads them.
 	Subsets []v1beta1.SubsetStatus
-	// SchedulableSince is since when no pod of each subset has waited for a node. Zero if a pod waits. Subsets beyond its length count as schedulable
-	// all the time.
+	// SchedulableSince is since when no pod of each subset has waited for a node. Zero if a pod waits. Subsets beyond
+	// its length count as schedulable all the time.
 	SchedulableSince []time.Time
 	// Moved are the directions in which pods of the spread were already moved in this cycle.
 	Moved Direction
@@ -50,8 +50,8 @@ const (
 // Pod is a pod of a spread with what matters for moves.
 type Pod struct {
 	subset.Pod
-	// UnschedulableSince is since when the scheduler has found no node for the pod. Zero if it has a node, was not tried, is gated, waits for a slot,
-	// or waits for preemption victims.
+	// UnschedulableSince is since when the scheduler has found no node for the pod. Zero if it has a node, was not
+	// tried, is gated, waits for a slot, or waits for preemption victims.
 	UnschedulableSince time.Time
 	// BoundSince is since when the pod has a node. Zero if it has none.
 	BoundSince time.Time
@@ -62,10 +62,11 @@ type Pod struct {
 // Move is one eviction.
 type Move struct {
 	Pod *Pod
-	// From is the subset of the pod, and To the one that its replacement will use. If the spread binds early, admission decides about To. Each is
-	// subset.None for no subset.
+	// From is the subset of the pod, and To the one that its replacement will use. If the spread binds early, admission
+	// decides about To. Each is subset.None for no subset.
 	From, To int
-	// Room is what the cluster said about subset To. Without HasRoom the pod is moved in any case, and its replacement may have to wait.
+	// Room is what the cluster said about subset To. Without HasRoom the pod is moved in any case, and its replacement
+	// may have to wait.
 	Room   Room
 	Reason v1beta1.Reason
 }
@@ -91,7 +92,8 @@ type Decision struct {
 	Remembers bool
 	// candidates is how many pods could have been moved, by their subset.
 	candidates map[int]int32
-	// cameBack are the subsets to which pods have come back since they were last moved, with the subset that they were moved to.
+	// cameBack are the subsets to which pods have come back since they were last moved, with the subset that they were
+	// moved to.
 	cameBack map[pair]bool
 	pace     Pace
 }
@@ -108,10 +110,12 @@ const (
 	HasRoom
 )
 
-// Cluster answers questions about a pod that depend on the cluster. What it grants stays taken for the rest of the cycle.
+// Cluster answers questions about a pod that depend on the cluster. What it grants stays taken for the rest of the
+// cycle.
 type Cluster interface {
-	// Room says whether a node of the subset, or any node for subset.None, takes a replacement of the pod once the pod is gone. If one does,
-	// Room takes its room. The pod keeps its own room until the end of the cycle, because its eviction may fail.
+	// Room says whether a node of the subset, or any node for subset.None, takes a replacement of the pod once the pod
+	// is gone. If one does, Room takes its room. The pod keeps its own room until the end of the cycle, because its
+	// eviction may fail.
 	Room(pod *Pod, in int) Room
 	// Spares is empty if the pod may be evicted now, and otherwise the reason. It takes nothing.
 	Spares(pod *Pod) v1beta1.Reason
@@ -119,8 +123,8 @@ type Cluster interface {
 	Take(pod *Pod)
 }
 
-// flightTime is how long a pod counts as gone after its eviction was announced. Evictions take less time: if the pod still exists then, the eviction
-// has failed.
+// flightTime is how long a pod counts as gone after its eviction was announced. Evictions take less time: if the pod
+// still exists then, the eviction has failed.
 const flightTime = 2 * time.Minute
 
 // gone are the pods that are being evicted, with the subsets in which their replacements were to be.
@@ -143,7 +147,8 @@ func (f *Facts) isActive(uid types.UID) bool {
 	return slices.ContainsFunc(f.Pods, func(pod Pod) bool { return pod.UID == uid && pod.Active })
 }
 
-// missing is how many pods the workload has yet to create. It is 0 if only the pods that exist say how many there should be.
+// missing is how many pods the workload has yet to create. It is 0 if only the pods that exist say how many there
+// should be.
 func (f *Facts) missing() int32 {
 	missing := f.asked()
 	for i := range f.Pods {
@@ -154,7 +159,8 @@ func (f *Facts) missing() int32 {
 	return max(missing, 0)
 }
 
-// unreplaced is for how many evicted pods the workload may still create replacements in each subset. Nobody knows for which of them it has.
+// unreplaced is for how many evicted pods the workload may still create replacements in each subset. Nobody knows for
+// which of them it has.
 func (f *Facts) unreplaced() map[int]int32 {
 	missing, of := f.missing(), map[int]int32{}
 	for i := range f.Moves {
@@ -188,8 +194,8 @@ func observed(pods []*Pod) []subset.Pod {
 	return plain
 }
 
-// asked is how many pods the spread should divide. If the workload does not say it, it is the number of pods that exist, with those that are being
-// evicted.
+// asked is how many pods the spread should divide. If the workload does not say it, it is the number of pods that
+// exist, with those that are being evicted.
 func (f *Facts) asked() (n int32) {
 	if !f.Policy.IsPart {
 		return f.Replicas
@@ -217,8 +223,8 @@ func ready(pods []*Pod) (n int32) {
 	return n
 }
 
-// before is the order in which pods of one subset are moved: pods that are not ready first, then those with the lowest deletion cost, then those that
-// have been bound longest. UIDs break ties.
+// before is the order in which pods of one subset are moved: pods that are not ready first, then those with the lowest
+// deletion cost, then those that have been bound longest. UIDs break ties.
 func before(a, b *Pod) int {
 	if a.Ready != b.Ready {
 		if b.Ready {

@@ -21,9 +21,10 @@ type LeaveLimits struct {
 	Pace Pace
 }
 
-// Leave decides about pending pods that can use one subset only and have found no node there for the time that the spread allows. The pod that has waited
-// longest comes first. Pods leave only with strategy Adaptive, and only if another subset has quota. For a pod that carries the patch of a subset, the
-// other one must also have a node, as far as is known. For a pod whose gate the scheduler has opened it need not: no subset had a node then, and a node
+// Leave decides about pending pods that can use one subset only and have found no node there for the time that the
+// spread allows. The pod that has waited longest comes first. Pods leave only with strategy Adaptive, and only if
+// another subset has quota. For a pod that carries the patch of a subset, the other one must also have a node, as far
+// as is known. For a pod whose gate the scheduler has opened it need not: no subset had a node then, and a node
 // autoscaler may make one. Such a pod stays if it belongs to a Job, which would take it for a failed one.
 //
 // Admission or the scheduler may send the replacements to a subset before that one. They then leave it in turn.
@@ -103,7 +104,8 @@ type places struct {
 	targets []int32
 }
 
-// placesOf counts the bound pods, the pending ones that admission has picked a subset for, and the replacements of evicted pods that do not exist yet.
+// placesOf counts the bound pods, the pending ones that admission has picked a subset for, and the replacements of
+// evicted pods that do not exist yet.
 func (f *Facts) placesOf(present []*Pod) *places {
 	p := &places{plan: f.Policy.Plan(f.Replicas), tally: f.Policy.Count(observed(present), f.Name)}
 	if f.Policy.IsRanked() {
@@ -139,8 +141,9 @@ func (f *Facts) placesOf(present []*Pod) *places {
 	return p
 }
 
-// sent is true if admission decides about the replacement of the pod. Admission knows no nodes, so the replacement may have to wait. A running pod
-// should stay then. A pending pod loses nothing: its replacement goes on to the next subset.
+// sent is true if admission decides about the replacement of the pod. Admission knows no nodes, so the replacement may
+// have to wait. A running pod should stay then. A pending pod loses nothing: its replacement goes on to the next
+// subset.
 func (f *Facts) sent(pod *Pod) bool { return f.Policy.BindsEarly() && pod.NodeName != "" }
 
 // next is the subset for a replacement of the pod.
@@ -152,9 +155,10 @@ func (f *Facts) next(places *places, pod *Pod, closed subset.Mask) subset.Verdic
 	return f.Policy.Admit(&places.plan, kept, candidate)
 }
 
-// try looks for the subset of a replacement of the pod: the first with quota that is not closed and, with strategy Adaptive, has a node, unless
-// admission decides. It moves the pod if may allows the subset, and otherwise holds it. enough is the least knowledge of room that is needed: with
-// NoRoom the pod may be moved although its replacement will wait.
+// try looks for the subset of a replacement of the pod: the first with quota that is not closed and, with strategy
+// Adaptive, has a node, unless admission decides. It moves the pod if may allows the subset, and otherwise holds it.
+// enough is the least knowledge of room that is needed: with NoRoom the pod may be moved although its replacement will
+// wait.
 func (d *Decision) try(f *Facts, cluster Cluster, places *places, candidates []*Pod, move Move, closed subset.Mask, enough Room, may func(to int) bool) bool {
 	scope, pod := f.Policy.ScopeOf(move.Pod.Revision), move.Pod
 	places.tally.Remove(scope, move.From)

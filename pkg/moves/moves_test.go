@@ -671,7 +671,8 @@ func TestRecordAndRetract(t *testing.T) {
 	}
 }
 
-// Of two pods that were to leave a subset on different ways, one is refused by a budget. It did not come back: it never left.
+// Of two pods that were to leave a subset on different ways, one is refused by a budget. It did not come back: it never
+// left.
 func TestARefusedPodDoesNotCountAsComeBackOnAnotherWay(t *testing.T) {
 	f := &Facts{Name: "web", Policy: policy(t, adaptive, 1, 1, -1), Replicas: 2, Pods: many("c", 2, time.Hour), Now: start}
 	limits := returnLimits
@@ -694,8 +695,8 @@ func TestRoundsDoubleTheWait(t *testing.T) {
 	}
 }
 
-// Every pod that comes home is made anew in the later subset at once. The descheduler looks every two minutes and a second, so that each wait is over
-// for a while when it does.
+// Every pod that comes home is made anew in the later subset at once. The descheduler looks every two minutes and a
+// second, so that each wait is over for a while when it does.
 func TestPodsThatAlwaysComeBackWaitTheLongestFromThenOn(t *testing.T) {
 	const look = 2*time.Minute + time.Second
 	limits := ReturnLimits{AtMost: intstr.FromInt32(1), Pace: Pace{Base: 5 * time.Minute, Longest: time.Hour}}
@@ -797,7 +798,8 @@ func TestASubsetIsNotClosedBecauseItWasAboveItsQuota(t *testing.T) {
 	}
 }
 
-// A pod whose node was relabelled goes past a subset that others left for want of a node. Admission goes past it for the next ones, too.
+// A pod whose node was relabelled goes past a subset that others left for want of a node. Admission goes past it for
+// the next ones, too.
 func TestASubsetStaysClosedIfOthersGoTheSameWay(t *testing.T) {
 	p := policy(t, early, 5, -1)
 	x := bound("x", "a", time.Hour)
@@ -1128,8 +1130,8 @@ func TestTheOrderOfPodsDoesNotMatter(t *testing.T) {
 	})
 }
 
-// A second descheduler that reads what the first has recorded, and sees the same pods because nothing has happened yet, moves none of them again,
-// and no more in all than one would.
+// A second descheduler that reads what the first has recorded, and sees the same pods because nothing has happened yet,
+// moves none of them again, and no more in all than one would.
 func TestWhatIsRecordedIsNotMovedAgain(t *testing.T) {
 	eachRandom(t, func(t *testing.T, seed uint64, _ *rand.Rand, f *Facts, cluster func() *rooms) {
 		t.Helper()
@@ -1196,8 +1198,9 @@ func TestTheOrderOfCandidatesIsStrictAndWeak(t *testing.T) {
 	}
 }
 
-// Case 26, in the model: the preferred subset takes pods and loses them again, at random, for a day, with a look every two minutes and a second, so that no wait is over just then. However it does that, the number of
-// moves in any two hours is bounded by the rounds that fit into them, however many go in a round.
+// Case 26, in the model: the preferred subset takes pods and loses them again, at random, for a day, with a look every
+// two minutes and a second, so that no wait is over just then. However it does that, the number of moves in any two
+// hours is bounded by the rounds that fit into them, however many go in a round.
 func TestAFlappingSubsetIsLeftAlone(t *testing.T) {
 	const look = 2*time.Minute + time.Second
 	fast := DefaultReturnLimits()
@@ -1229,7 +1232,8 @@ func TestAFlappingSubsetIsLeftAlone(t *testing.T) {
 				for j := i; j < len(moved) && moved[j].Sub(moved[i]) < 2*time.Hour; j++ {
 					in++
 				}
-				// 5 + 10 + 20 + 40 minutes are waited for between rounds; in each round, all may go home before the next death.
+				// 5 + 10 + 20 + 40 minutes are waited for between rounds; in each round, all may go home before the
+				// next death.
 				if in > 5*replicas {
 					t.Fatalf("%d replicas, seed %d: %d moves within two hours", replicas, seed, in)
 				}
@@ -1248,8 +1252,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// With the default limits 240 pods are home after an hour and a half, although one is never ready, and after three hours if pods wait for a node of the subset once in each hour. Never are more
-// than a tenth away.
+// With the default limits 240 pods are home after an hour and a half, although one is never ready, and after three
+// hours if pods wait for a node of the subset once in each hour. Never are more than a tenth away.
 func TestComingHomeIsFast(t *testing.T) {
 	const replicas, look = 240, 2 * time.Minute
 	for hourly, most := range map[bool]time.Duration{false: 90 * time.Minute, true: 3 * time.Hour} {
@@ -1300,7 +1304,8 @@ func TestSinceWhenASubsetIsSchedulable(t *testing.T) {
 	}
 }
 
-// Strategies decide one after the other on the same look at the cluster. What one of them has announced, the next one reckons with.
+// Strategies decide one after the other on the same look at the cluster. What one of them has announced, the next one
+// reckons with.
 func TestASlotIsNotGivenTwiceInOneCycle(t *testing.T) {
 	f := &Facts{Name: "web", Policy: policy(t, early, 1, 1, 1), Replicas: 3, Now: start, Misplaced: &v1beta1.Misplaced{Pods: 9},
 		Pods: append(many("c", 2, time.Hour), waiting("p", "a", time.Minute))}
@@ -1323,7 +1328,8 @@ func TestASlotIsNotGivenTwiceInOneCycle(t *testing.T) {
 	check(t, Trim(&restarted, limits, &rooms{places: map[int]int{1: 9}}), nil, map[string]v1beta1.Reason{"c1": v1beta1.ReasonNoRoom})
 }
 
-// All strategies of a cycle together fill no subset above its quota, whatever some of them have announced before, now or in an earlier cycle.
+// All strategies of a cycle together fill no subset above its quota, whatever some of them have announced before, now
+// or in an earlier cycle.
 func TestACycleFillsNoSubsetAboveItsQuota(t *testing.T) {
 	together := 0
 	eachRandom(t, func(t *testing.T, seed uint64, _ *rand.Rand, f *Facts, _ func() *rooms) {
@@ -1379,8 +1385,8 @@ func TestACycleFillsNoSubsetAboveItsQuota(t *testing.T) {
 	}
 }
 
-// A spread with targetFilter.selector and without replicasPathList divides some pods of its workload, and nobody says how many the workload asks for
-// of these. It is at rest when the pods that it has are ready.
+// A spread with targetFilter.selector and without replicasPathList divides some pods of its workload, and nobody says
+// how many the workload asks for of these. It is at rest when the pods that it has are ready.
 func TestASpreadOfAPartOfTheWorkload(t *testing.T) {
 	unready := many("b", 1, time.Hour)
 	unready[0].Ready = false

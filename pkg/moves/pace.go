@@ -11,7 +11,8 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// Pace bounds how often pods are moved between the same two subsets. If pods came back to where the last move was from, the next move waits
+// Pace bounds how often pods are moved between the same two subsets. If pods came back to where the last move was from,
+// the next move waits
 //
 //	min(Base · 2^(round−1), Longest)
 //
@@ -23,8 +24,9 @@ type Pace struct {
 	Longest time.Duration
 }
 
-// quietWaits is how many of the longest waits must pass without a move before its rounds start again at 1. One is not enough: pods that always come
-// back are moved again when it is over, or a little later, because the descheduler runs only now and then.
+// quietWaits is how many of the longest waits must pass without a move before its rounds start again at 1. One is not
+// enough: pods that always come back are moved again when it is over, or a little later, because the descheduler runs
+// only now and then.
 const quietWaits = 2
 
 // wait of a round. Rounds count from 1.
@@ -56,8 +58,8 @@ func returned(m *v1beta1.Move, pods []*Pod) bool {
 	return int32(len(pods)) > m.Remaining || slices.ContainsFunc(pods, func(pod *Pod) bool { return pod.Created.After(m.Time.Time) })
 }
 
-// notBefore is when the pods in the subset may be moved in this direction again. The second result is true if they have come back. Both are zero if
-// no pod was moved in this direction before.
+// notBefore is when the pods in the subset may be moved in this direction again. The second result is true if they have
+// come back. Both are zero if no pod was moved in this direction before.
 func (f *Facts) notBefore(pace Pace, way pair, pods []*Pod) (time.Time, bool) {
 	at := find(f.Moves, f.name(way.from), f.name(way.to))
 	if at < 0 {
@@ -70,8 +72,8 @@ func (f *Facts) notBefore(pace Pace, way pair, pods []*Pod) (time.Time, bool) {
 	return m.Time.Add(pace.wait(m.Round)), true
 }
 
-// Record returns the moves for the status, with the decision added. The caller must store them before it evicts anything. Pods that are gone and replaced,
-// subsets that are gone, and old moves are left out.
+// Record returns the moves for the status, with the decision added. The caller must store them before it evicts
+// anything. Pods that are gone and replaced, subsets that are gone, and old moves are left out.
 func (f *Facts) Record(d *Decision) []v1beta1.Move {
 	present := map[string]bool{"": true}
 	for i := range f.Policy.Subsets {
@@ -135,8 +137,9 @@ func (f *Facts) settle(m *v1beta1.Move) {
 	})
 }
 
-// Retract removes pods from the record that were not evicted after all, as if the decision had been made without them. A direction in which none was
-// moved is as it was before. In the other directions from the same subset, more pods remain.
+// Retract removes pods from the record that were not evicted after all, as if the decision had been made without them.
+// A direction in which none was moved is as it was before. In the other directions from the same subset, more pods
+// remain.
 func (f *Facts) Retract(recorded []v1beta1.Move, failed []Move) []v1beta1.Move {
 	before := f.Record(&Decision{})
 	stayed := map[string]int32{}

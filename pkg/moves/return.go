@@ -19,8 +19,8 @@ type ReturnLimits struct {
 	Residence time.Duration
 	// Cooldown is the time between two cycles that move pods of a spread.
 	Cooldown time.Duration
-	// AtMost pods of a spread are away at a time, for whatever reason: those that return in the cycle, and those that are not ready. A count, or a percentage of the pods that it
-	// should divide, rounded up.
+	// AtMost pods of a spread are away at a time, for whatever reason: those that return in the cycle, and those that
+	// are not ready. A count, or a percentage of the pods that it should divide, rounded up.
 	AtMost intstr.IntOrString
 	// Pace of repeated moves, if pods come back.
 	Pace Pace
@@ -32,10 +32,11 @@ func DefaultReturnLimits() ReturnLimits {
 		Pace: Pace{Base: 5 * time.Minute, Longest: 4 * time.Hour}}
 }
 
-// Return decides about pods of later subsets, or of none, for which an earlier subset has quota and a node: pods of no subset first, then those of
-// the last subset, in each the pod with the lowest deletion cost first. With shares or minimums it decides about pods of subsets above their target,
-// for which a subset below its target has quota and a node. A pod of a StatefulSet returns to its home only; see subset.Policy.SubsetAt. If a pod of the workload is missing, or as many are not
-// ready as may be away, no pod is moved: whatever the workload is doing comes first.
+// Return decides about pods of later subsets, or of none, for which an earlier subset has quota and a node: pods of no
+// subset first, then those of the last subset, in each the pod with the lowest deletion cost first. With shares or
+// minimums it decides about pods of subsets above their target, for which a subset below its target has quota and a
+// node. A pod of a StatefulSet returns to its home only; see subset.Policy.SubsetAt. If a pod of the workload is
+// missing, or as many are not ready as may be away, no pod is moved: whatever the workload is doing comes first.
 func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 	present := f.present()
 	places := f.placesOf(present)
@@ -94,7 +95,8 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 	return d
 }
 
-// awayFromHome are the bound pods that should rather be in another subset, which has quota, in the order in which they return.
+// awayFromHome are the bound pods that should rather be in another subset, which has quota, in the order in which they
+// return.
 func (f *Facts) awayFromHome(present []*Pod, places *places) []Move {
 	var moves []Move
 	for _, pod := range present {
@@ -122,7 +124,8 @@ func (f *Facts) rank(index int) int {
 	return index
 }
 
-// gains is true if a pod should rather be in the first subset than in the second. counted is 1 if the counts of the scope include the pod, and otherwise 0.
+// gains is true if a pod should rather be in the first subset than in the second. counted is 1 if the counts of the
+// scope include the pod, and otherwise 0.
 func (f *Facts) gains(places *places, pod *Pod, to, from int, counted int32) bool {
 	if home, known := f.Policy.SubsetAt(&places.plan, pod.Position); known {
 		return to == home && from != home && home != subset.None
@@ -134,7 +137,8 @@ func (f *Facts) gains(places *places, pod *Pod, to, from int, counted int32) boo
 	return kept.At(to) < places.targets[to] && kept.At(from)-counted >= places.targets[from]
 }
 
-// isHomeward is true for a recorded move after which pods should not be in subset From. Other moves left a subset that had no node or no quota for them.
+// isHomeward is true for a recorded move after which pods should not be in subset From. Other moves left a subset that
+// had no node or no quota for them.
 func (f *Facts) isHomeward(m *v1beta1.Move) bool {
 	if m.Reason == string(v1beta1.ReasonEarlierSubsetHasRoom) {
 		return true // the home of a pod of a StatefulSet may be later

@@ -81,8 +81,8 @@ func podsIn(kept [3]int) []Pod {
 	return pods
 }
 
-// TestMovesEndAtTheTargets moves one pod after the other, from any layout. The scheduler puts each replacement where the move wanted it, and pods do not move
-// in circles.
+// TestMovesEndAtTheTargets moves one pod after the other, from any layout. The scheduler puts each replacement where
+// the move wanted it, and pods do not move in circles.
 func TestMovesEndAtTheTargets(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for name, policy := range map[string]*subset.Policy{

@@ -28,9 +28,9 @@ const (
 	mostAway = 1
 )
 
-// small is a small world: three pods, and two deschedulers whose cycles overlap. The model is the API server with compare-and-swap, the workload, admission,
-// the scheduler, and processes that crash. Each descheduler takes the steps of pkg/descheduler/cycle, and makes its evictions before its entry in the spread's
-// status is as old as flightTime.
+// small is a small world: three pods, and two deschedulers whose cycles overlap. The model is the API server with
+// compare-and-swap, the workload, admission, the scheduler, and processes that crash. Each descheduler takes the steps
+// of pkg/descheduler/cycle, and makes its evictions before its entry in the spread's status is as old as flightTime.
 type small struct {
 	smallStrategy
 	policy *subset.Policy
@@ -40,7 +40,8 @@ type small struct {
 	quota int
 	// minutes have passed. Crashes, refusals and lost answers may still happen.
 	minutes, ticks, crashes, refusals, lost int
-	// skew is how many minutes the API server's clock, by which the deschedulers go, is ahead. It may still jump that often.
+	// skew is how many minutes the API server's clock, by which the deschedulers go, is ahead. It may still jump that
+	// often.
 	skew, jumps int
 	// edits of the quota and new labels of nodes may still happen, and so many nodes may still come to subset a.
 	edits, labels, nodes int
@@ -77,7 +78,8 @@ type smallPod struct {
 	since int
 	// outside is true if its node is not one of subset in any more.
 	outside bool
-	// admitted is the subset that admission has picked, and unschedulable the minute after the scheduler has found no node in it. 0 if it has not.
+	// admitted is the subset that admission has picked, and unschedulable the minute after the scheduler has found no
+	// node in it. 0 if it has not.
 	admitted      string
 	unschedulable int
 	// late is until when an eviction without an answer may still happen.
@@ -142,7 +144,8 @@ func (p *smallPolicies) newReturn(ticks, crashes, refusals, lost int) *small {
 
 var smallPace = Pace{Base: time.Minute, Longest: time.Minute}
 
-// newTrim is the world of Trim: the pods are in subset a, whose quota may be lowered from three to one. Their nodes may get other labels.
+// newTrim is the world of Trim: the pods are in subset a, whose quota may be lowered from three to one. Their nodes may
+// get other labels.
 func (p *smallPolicies) newTrim(ticks, crashes, refusals, lost int) *small {
 	limits := TrimLimits{Settle: time.Minute, MaxUnavailable: intstr.FromInt32(mostAway), Pace: smallPace}
 	s := p.newReturn(ticks, crashes, refusals, lost)
@@ -169,8 +172,8 @@ func (p *smallPolicies) newTrim(ticks, crashes, refusals, lost int) *small {
 	return s
 }
 
-// newLeave is the world of Leave: admission has picked subset a for two pods, and a has no node for them. One of them may go to subset c. Nobody may
-// go to subset b, which has its pod.
+// newLeave is the world of Leave: admission has picked subset a for two pods, and a has no node for them. One of them
+// may go to subset c. Nobody may go to subset b, which has its pod.
 func (p *smallPolicies) newLeave(ticks, crashes, refusals, lost int) *small {
 	limits := LeaveLimits{AtMost: intstr.FromString("100%"), Pace: smallPace}
 	s := p.newReturn(ticks, crashes, refusals, lost)
@@ -387,7 +390,8 @@ func (s *small) Do(m smallMove) error {
 	return nil
 }
 
-// mayBeAway is an error if an eviction has left more pods away than a strategy may make unready. before is how many pods were not ready before it.
+// mayBeAway is an error if an eviction has left more pods away than a strategy may make unready. before is how many
+// pods were not ready before it.
 func (s *small) mayBeAway(before int) error {
 	if after := s.notReady(); after > max(before, mostAway) {
 		return fmt.Errorf("%d of %d pods are not ready, and %d may be moved at a time", after, smallReplicas, mostAway)
@@ -406,7 +410,8 @@ func (s *small) notReady() int {
 	return n
 }
 
-// admit picks the subset of a new pod. Its predecessor has left a subset without a node, and the new pod must not go there again.
+// admit picks the subset of a new pod. Its predecessor has left a subset without a node, and the new pod must not go
+// there again.
 func (s *small) admit(pod *smallPod) error {
 	plan := s.policy.Plan(smallReplicas)
 	facts := s.facts(s.policy, smallMemory{})
@@ -581,7 +586,8 @@ func (s *small) Key() string {
 
 var deep = flag.Bool("deep", false, "search larger worlds, which takes hours")
 
-// TestEveryHistoryOfASmallWorld lets the cycles of two deschedulers overlap in every order, with one or two kinds of trouble at a time.
+// TestEveryHistoryOfASmallWorld lets the cycles of two deschedulers overlap in every order, with one or two kinds of
+// trouble at a time.
 func TestEveryHistoryOfASmallWorld(t *testing.T) {
 	searched := newSmallPolicies(t).worlds()
 	if *deep {

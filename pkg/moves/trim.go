@@ -17,8 +17,8 @@ import (
 type TrimLimits struct {
 	// Settle is how long pods must have been misplaced, so that short disturbances move no pod.
 	Settle time.Duration
-	// MaxUnavailable is how many pods of the spread may be missing or not ready, including moved pods: a count, or a percentage of the pods that it
-	// should divide, rounded up.
+	// MaxUnavailable is how many pods of the spread may be missing or not ready, including moved pods: a count, or a
+	// percentage of the pods that it should divide, rounded up.
 	MaxUnavailable intstr.IntOrString
 	// DuringRollouts also moves pods of a workload with several revisions.
 	DuringRollouts bool
@@ -28,8 +28,9 @@ type TrimLimits struct {
 	Pace Pace
 }
 
-// Trim decides about misplaced bound pods: pods outside of their subset because the labels of their node changed, and pods above the quota of their
-// subset because it was lowered or another scheduler bound them. They are moved in the order in which the workload would delete them.
+// Trim decides about misplaced bound pods: pods outside of their subset because the labels of their node changed, and
+// pods above the quota of their subset because it was lowered or another scheduler bound them. They are moved in the
+// order in which the workload would delete them.
 func Trim(f *Facts, limits TrimLimits, cluster Cluster) Decision {
 	present := f.present()
 	places := f.placesOf(present)
@@ -87,8 +88,8 @@ func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places 
 	return d
 }
 
-// misplaced are the pods to move, in order: pods on nodes that their subset does not select any more, those of the last subset first; then, of the
-// others, those above the quota.
+// misplaced are the pods to move, in order: pods on nodes that their subset does not select any more, those of the last
+// subset first; then, of the others, those above the quota.
 func (f *Facts) misplaced(present []*Pod, plan *subset.Plan) []Move {
 	var moves []Move
 	var rest []*Pod
@@ -113,7 +114,8 @@ func (f *Facts) misplaced(present []*Pod, plan *subset.Plan) []Move {
 	return moves
 }
 
-// remember is since when this many pods have been misplaced. If the number grows, the time starts again, because it is not known which pods are new.
+// remember is since when this many pods have been misplaced. If the number grows, the time starts again, because it is
+// not known which pods are new.
 func (f *Facts) remember(pods int32) *v1beta1.Misplaced {
 	switch {
 	case pods == 0:

@@ -10,7 +10,8 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// FactsOf is what a spread and its status say at a moment: everything but the replicas and the pods. The policy is the compiled spec.
+// FactsOf is what a spread and its status say at a moment: everything but the replicas and the pods. The policy is the
+// compiled spec.
 func FactsOf(spread *v1beta1.WorkloadSpread, policy *subset.Policy, now time.Time) Facts {
 	return Facts{
 		Name:             spread.Name,
@@ -29,7 +30,8 @@ func IsPaused(spread *v1beta1.WorkloadSpread) bool {
 	return spread.Annotations[v1beta1.PausedAnnotation] == "true"
 }
 
-// schedulableSince is what the status says of each subset. A subset without an entry counts as schedulable since the spread was created.
+// schedulableSince is what the status says of each subset. A subset without an entry counts as schedulable since the
+// spread was created.
 func schedulableSince(spread *v1beta1.WorkloadSpread, policy *subset.Policy) []time.Time {
 	since := make([]time.Time, len(policy.Subsets))
 	for i := range since {
@@ -65,8 +67,8 @@ func (w *Wait) isOver(now time.Time) bool {
 	return w.Reason == "" || !w.Until.IsZero() && !now.Before(w.Until)
 }
 
-// Returns is the wait that ends last, of those that keep pods from returning to a subset. cameBack says whether pods have come back since a recorded
-// move.
+// Returns is the wait that ends last, of those that keep pods from returning to a subset. cameBack says whether pods
+// have come back since a recorded move.
 func (f *Facts) Returns(limits ReturnLimits, to int, cameBack func(*v1beta1.Move) bool) (last Wait) {
 	note := func(w Wait) {
 		if !w.isOver(f.Now) && (last.Reason == "" || w.Until.IsZero() || !last.Until.IsZero() && w.Until.After(last.Until)) {

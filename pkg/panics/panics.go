@@ -1,8 +1,9 @@
 // Package panics turns a panic into an error of the request that caused it.
 //
-// A goroutine that panics ends its process, with every webhook and controller in it. If an object of one tenant causes the panic, it does so again after
-// each restart, and nobody can delete protected pods any more. So goroutines that work for one budget or one namespace run through this package, and only
-// their request fails. Handlers and reconcilers do not need it, because controller-runtime recovers their panics.
+// A goroutine that panics ends its process, with every webhook and controller in it. If an object of one tenant causes
+// the panic, it does so again after each restart, and nobody can delete protected pods any more. So goroutines that
+// work for one budget or one namespace run through this package, and only their request fails. Handlers and reconcilers
+// do not need it, because controller-runtime recovers their panics.
 package panics
 
 import (

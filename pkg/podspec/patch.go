@@ -23,15 +23,16 @@ const (
 // IsDirective is true for a key that is no field of an object.
 func IsDirective(key string) bool { return key == PatchDirective || isMadeByClients(key) }
 
-// isMadeByClients is true for a directive that clients compute for a patch, and nobody writes by hand. A patch must not have it.
+// isMadeByClients is true for a directive that clients compute for a patch, and nobody writes by hand. A patch must not
+// have it.
 func isMadeByClients(key string) bool {
 	return key == "$retainKeys" || strings.HasPrefix(key, "$setElementOrder/") || strings.HasPrefix(key, "$deleteFromPrimitiveList/")
 }
 
 var decodesJSON = reflect.TypeFor[json.Unmarshaler]()
 
-// Field is the field with this JSON name in a struct or in a struct embedded in it. Like the API server, and unlike JSON decoders, it is
-// case-sensitive.
+// Field is the field with this JSON name in a struct or in a struct embedded in it. Like the API server, and unlike
+// JSON decoders, it is case-sensitive.
 func Field(t reflect.Type, name string) (reflect.StructField, bool) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -48,8 +49,8 @@ func Field(t reflect.Type, name string) (reflect.StructField, bool) {
 	return reflect.StructField{}, false
 }
 
-// MergeKey is the key by which elements of the field, a list, are merged. It is empty for a list that a patch replaces as a whole. A pod has no
-// list of plain values that is merged.
+// MergeKey is the key by which elements of the field, a list, are merged. It is empty for a list that a patch replaces
+// as a whole. A pod has no list of plain values that is merged.
 func MergeKey(f reflect.StructField) string { return f.Tag.Get("patchMergeKey") }
 
 // Element is the type that a pointer, or a pointer to one, points to, and any other type itself.
@@ -60,8 +61,8 @@ func Element(t reflect.Type) reflect.Type {
 	return t
 }
 
-// ValidatePatch returns an error, with its path, for everything in a strategic merge patch that does not fit a type, which is a struct. It finds unknown
-// fields, values of another type, and directives that nobody can follow.
+// ValidatePatch returns an error, with its path, for everything in a strategic merge patch that does not fit a type,
+// which is a struct. It finds unknown fields, values of another type, and directives that nobody can follow.
 func ValidatePatch(patch map[string]any, of reflect.Type, path *field.Path) field.ErrorList {
 	check := shapeCheck{}
 	check.object(patch, of, path, merged)
@@ -75,8 +76,8 @@ func ValidateFields(object map[string]any, of reflect.Type, path *field.Path) fi
 	return check.errs
 }
 
-// shapeCheck compares a patch with the types of a pod and collects what does not fit. If it finds nothing, only the pod itself can keep the patch
-// from being applied.
+// shapeCheck compares a patch with the types of a pod and collects what does not fit. If it finds nothing, only the pod
+// itself can keep the patch from being applied.
 type shapeCheck struct{ errs field.ErrorList }
 
 // mergeMode says how a part of a patch gets into the pod.

@@ -22,7 +22,8 @@ func CompileTerm(term *corev1.NodeSelectorTerm, path *field.Path) (*nodeaffinity
 	return selector, errs
 }
 
-// ValidateTerm refuses what the API server refuses in a pod's node affinity. The parser accepts some of it, or reports it with another path.
+// ValidateTerm refuses what the API server refuses in a pod's node affinity. The parser accepts some of it, or reports
+// it with another path.
 func ValidateTerm(term *corev1.NodeSelectorTerm, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range term.MatchExpressions {

@@ -1,4 +1,5 @@
-// Package podstate says what state a pod is in, for everybody who reads pods: models, controllers, plugins and commands. It reads the pod alone.
+// Package podstate says what state a pod is in, for everybody who reads pods: models, controllers, plugins and
+// commands. It reads the pod alone.
 package podstate
 
 import (
@@ -15,15 +16,24 @@ func HasEnded(pod *corev1.Pod) bool {
 // IsActive is true for a pod that has not ended and is not being deleted.
 func IsActive(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && !HasEnded(pod) }
 
-// IsReady is true for a pod that is ready. since is when it became so, or stopped to be so. It is the pod's creation for one that was never ready.
+// IsReady is true for a pod that is ready. since is when it became so, or stopped to be so. It is the pod's creation
+// for one that was never ready.
 func IsReady(pod *corev1.Pod) (ready bool, since time.Time) {
-	if c := condition(pod, corev1.PodReady); c != nil {
+	c := condition(pod, corev1.PodReady)
+	if c != nil && !c.LastTransitionTime.IsZero() {
 		return c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
 	}
-	return false, pod.CreationTimestamp.Time
+	since = pod.CreationTimestamp.Time
+	for i := range pod.Status.Conditions { // OpenKruise gives the condition no time when it takes a pod out of service; that of its gate has one
+		if at := pod.Status.Conditions[i].LastTransitionTime.Time; c != nil && at.After(since) {
+			since = at
+		}
+	}
+	return c != nil && c.Status == corev1.ConditionTrue, since
 }
 
-// IsUnschedulable is true for a pod without a node of which the scheduler has said that no node fits. since is when it first said so; zero for other pods.
+// IsUnschedulable is true for a pod without a node of which the scheduler has said that no node fits. since is when it
+// first said so; zero for other pods.
 func IsUnschedulable(pod *corev1.Pod) (unschedulable bool, since time.Time) {
 	c := condition(pod, corev1.PodScheduled)
 	if pod.Spec.NodeName != "" || c == nil || c.Status != corev1.ConditionFalse || c.Reason != corev1.PodReasonUnschedulable {

@@ -25,6 +25,7 @@ func TestWhatAPodIs(t *testing.T) {
 		"a new pod":                     {with("", corev1.PodPending), false, true, false, made, metav1.Time{}},
 		"one that is ready":             {with("n", corev1.PodRunning, is(corev1.PodReady, corev1.ConditionTrue, "")), false, true, true, later, metav1.Time{}},
 		"one that is ready no more":     {with("n", corev1.PodRunning, is(corev1.PodReady, corev1.ConditionFalse, "")), false, true, false, later, metav1.Time{}},
+		"one that OpenKruise updates":   {with("n", corev1.PodRunning, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}, is("InPlaceUpdateReady", corev1.ConditionFalse, "")), false, true, false, later, metav1.Time{}},
 		"one without a node":            {with("", corev1.PodPending, is(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable)), false, true, false, made, later},
 		"one with a gate":               {with("", corev1.PodPending, is(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonSchedulingGated)), false, true, false, made, metav1.Time{}},
 		"one that found a node at last": {with("n", corev1.PodPending, is(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable)), false, true, false, made, metav1.Time{}},

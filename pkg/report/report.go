@@ -1,5 +1,6 @@
-// Package report says what the status of an object means to a person: where its pods are, what keeps others, and what happens next. The command line
-// and the page show the same report. It takes an object and returns plain data; begin reading at Of.
+// Package report says what the status of an object means to a person: where its pods are, what keeps others, and what
+// happens next. The command line and the page show the same report. It takes an object and returns plain data; begin
+// reading at Of.
 package report
 
 import (
@@ -29,7 +30,8 @@ type Report struct {
 	// Of is the kind of the object.
 	Of       metav1.GroupKind `json:"of"`
 	Metadata Metadata         `json:"metadata"`
-	// Target is the workload of a spread, as "Deployment/web", or what is in each subset or cluster. Empty for a SidecarSet.
+	// Target is the workload of a spread, as "Deployment/web", or what is in each subset or cluster. Empty for a
+	// SidecarSet.
 	Target   string `json:"target,omitempty"`
 	Strategy string `json:"strategy,omitempty"`
 	// Ready, with the reason and what to do about it if it is false.
@@ -44,11 +46,14 @@ type Report struct {
 	Unplaced int32 `json:"unplaced"`
 	Adopted  int32 `json:"adopted"`
 	Surplus  int32 `json:"surplus"`
-	// Subsets in order, or clusters by name, or the latest version of a SidecarSet. Empty until a controller has looked at the object, and for a spread that divides no pods.
+	// Subsets in order, or clusters by name, or the latest version of a SidecarSet. Empty until a controller has looked
+	// at the object, and for a spread that divides no pods.
 	Subsets []Subset `json:"subsets,omitempty"`
-	// ByTarget is true if the quotas and the order of the subsets do not say where pods go; the targets do. So it is for shares and minimums.
+	// ByTarget is true if the quotas and the order of the subsets do not say where pods go; the targets do. So it is
+	// for shares and minimums.
 	ByTarget bool `json:"byTarget,omitempty"`
-	// Moves has the last move of the descheduler between each two subsets, the oldest first. The status keeps a move for at most two days.
+	// Moves has the last move of the descheduler between each two subsets, the oldest first. The status keeps a move
+	// for at most two days.
 	Moves []v1beta1.Move `json:"moves,omitempty"`
 	// Notes are what else a person should know.
 	Notes []string `json:"notes,omitempty"`
@@ -64,7 +69,8 @@ type Metadata struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// Of reads the status of a WorkloadSpread, UnitedDeployment, FederatedReplicaSet or SidecarSet as it is to be understood at a moment.
+// Of reads the status of a WorkloadSpread, UnitedDeployment, FederatedReplicaSet or SidecarSet as it is to be
+// understood at a moment.
 func Of(object metav1.Object, now time.Time) Report {
 	switch o := object.(type) {
 	case *v1beta1.WorkloadSpread:
@@ -85,7 +91,8 @@ func reportOf(kind schema.GroupVersionKind, object metav1.Object) Report {
 	return Report{Of: metav1.GroupKind{Group: kind.Group, Kind: kind.Kind}, Metadata: Metadata{Name: object.GetName(), Namespace: object.GetNamespace()}}
 }
 
-// judge takes the condition Ready, which is nil if there is none yet. It is false if the program has not looked at this generation of the object.
+// judge takes the condition Ready, which is nil if there is none yet. It is false if the program has not looked at this
+// generation of the object.
 func (r *Report) judge(ready *metav1.Condition, seen bool, program string) bool {
 	if ready == nil || !seen {
 		r.Next = program + ": kubectl get pods -n berth-system"
@@ -100,11 +107,14 @@ type Subset struct {
 	Name string `json:"name"`
 	// Cluster of the child of a UnitedDeployment. Empty is that of the UnitedDeployment.
 	Cluster string `json:"cluster,omitempty"`
-	// Pods that are bound in the subset, of all revisions. Of a child or a cluster: those that are ready or available. Of a SidecarSet: those of the latest version.
+	// Pods that are bound in the subset, of all revisions. Of a child or a cluster: those that are ready or available.
+	// Of a SidecarSet: those of the latest version.
 	Pods int32 `json:"pods"`
-	// Revisions divide the pods by rollout revision, if each revision has the quota for itself. Empty while there is only one.
+	// Revisions divide the pods by rollout revision, if each revision has the quota for itself. Empty while there is
+	// only one.
 	Revisions []Revision `json:"revisions,omitempty"`
-	// Quota of each revision, or of all if the spread's quotaScope is Workload. Nil for no limit, and if it is not known. Of a child or a cluster: the replicas that it is asked for.
+	// Quota of each revision, or of all if the spread's quotaScope is Workload. Nil for no limit, and if it is not
+	// known. Of a child or a cluster: the replicas that it is asked for.
 	Quota *int32 `json:"quota,omitempty"`
 	// Over is how many pods are above the quota, where each revision is compared with its own.
 	Over int32 `json:"over,omitempty"`
@@ -114,7 +124,8 @@ type Subset struct {
 	Schedulable bool `json:"schedulable"`
 	// Message says why not, and what else is special.
 	Message string `json:"message,omitempty"`
-	// Wait is what keeps pods of later subsets from this one for now. Nil if no later subset holds pods for it, and if nothing is known that keeps them.
+	// Wait is what keeps pods of later subsets from this one for now. Nil if no later subset holds pods for it, and if
+	// nothing is known that keeps them.
 	Wait *Wait `json:"wait,omitempty"`
 }
 
@@ -174,13 +185,14 @@ func ofSpread(spread *v1beta1.WorkloadSpread, now time.Time) Report {
 	return r
 }
 
-// couldTake is how many pods of other subsets could be in this one: it has fewer than it should hold, and others have more.
+// couldTake is how many pods of other subsets could be in this one: it has fewer than it should hold, and others have
+// more.
 func (r *Report) couldTake(subset int) int32 {
 	return max(min(r.Subsets[subset].Target-r.Subsets[subset].Pods, r.podsAbove()), 0)
 }
 
-// revisionsOf are the revisions that have pods, in order of their names, with their pods in one subset. There are none if there is only one revision, or
-// if all revisions share the quota.
+// revisionsOf are the revisions that have pods, in order of their names, with their pods in one subset. There are none
+// if there is only one revision, or if all revisions share the quota.
 func revisionsOf(status *v1beta1.WorkloadSpreadStatus, index int) []Revision {
 	if len(status.VersionedSubsetStatuses) < 2 {
 		return nil
@@ -198,7 +210,8 @@ func revisionsOf(status *v1beta1.WorkloadSpreadStatus, index int) []Revision {
 //
 //	sum over all revisions of max(pods − quota, 0)
 //
-// Without revisions all pods are compared with the quota. The controller reports no surplus if it does not know the quotas.
+// Without revisions all pods are compared with the quota. The controller reports no surplus if it does not know the
+// quotas.
 func over(status *v1beta1.WorkloadSpreadStatus, in *Subset) (n int32) {
 	if in.Quota == nil || status.SurplusPods == 0 {
 		return 0
@@ -211,8 +224,8 @@ func over(status *v1beta1.WorkloadSpreadStatus, in *Subset) (n int32) {
 	return n + max(rest-*in.Quota, 0)
 }
 
-// nextStep is the first thing that the system does or waits for, in the order in which a person would want to know. If the ordinals of the pods decide
-// where they belong, the status does not say whether each pod is there: it counts pods.
+// nextStep is the first thing that the system does or waits for, in the order in which a person would want to know. If
+// the ordinals of the pods decide where they belong, the status does not say whether each pod is there: it counts pods.
 func nextStep(r *Report, policy *subset.Policy, byOrdinal bool) string {
 	if !r.Ready {
 		return r.Message
@@ -264,7 +277,8 @@ func nextStep(r *Report, policy *subset.Policy, byOrdinal bool) string {
 	return "nothing: every pod is where it belongs"
 }
 
-// descheduler names a strategy that moves pods of the spread, and says if it does not do so now because the spread is paused.
+// descheduler names a strategy that moves pods of the spread, and says if it does not do so now because the spread is
+// paused.
 func (r *Report) descheduler(strategy string) string {
 	if r.Paused {
 		return "the descheduler's " + strategy + " (paused)"
@@ -306,8 +320,9 @@ func (s *Subset) Scopes() []Revision {
 	return []Revision{{Pods: s.Pods}}
 }
 
-// Missing is what is left until the spread is placed, one line for each thing: until all pods that the workload asks for exist, have a node and are of one
-// revision, and each subset holds as many as the plan wants. It is empty for a placed spread.
+// Missing is what is left until the spread is placed, one line for each thing: until all pods that the workload asks
+// for exist, have a node and are of one revision, and each subset holds as many as the plan wants. It is empty for a
+// placed spread.
 func (r *Report) Missing() (lines []string) {
 	if !r.Ready || len(r.Subsets) == 0 {
 		return []string{r.Next}

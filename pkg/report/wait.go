@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -9,19 +10,21 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// Wait says why the descheduler leaves pods where they are for now, although they could be in an earlier subset, as far as the spread shows it.
+// Wait says why the descheduler leaves pods where they are for now, although they could be in an earlier subset, as far
+// as the spread shows it.
 type Wait struct {
 	// Reason is one of those for which a descheduler leaves a pod where it is, as in its own report.
 	Reason v1beta1.Reason `json:"reason"`
 	// Until is when the wait ends with the descheduler's default arguments. Nil if that is not known.
 	Until *time.Time `json:"until,omitempty"`
-	// Text says the same as a part of a sentence: "but by default not before 2026-01-01T12:10:00Z: pods were moved out of a at … (Settling)".
+	// Text says the same as a part of a sentence: "but by default not before 2026-01-01T12:10:00Z: pods were moved out
+	// of a at … (Settling)".
 	Text string `json:"text"`
 }
 
-// Waits says what keeps RebalanceToPreferredSubset from moving pods into a subset of the policy, which is the spread's compiled spec, at a moment.
-// bound is since when the pod in question has its node, and zero if that is not known. Waits is nil if nothing is known that keeps the pods; budgets,
-// filters and rooms are not known.
+// Waits says what keeps RebalanceToPreferredSubset from moving pods into a subset of the policy, which is the spread's
+// compiled spec, at a moment. bound is since when the pod in question has its node, and zero if that is not known.
+// Waits is nil if nothing is known that keeps the pods; budgets, filters and rooms are not known.
 func Waits(spread *v1beta1.WorkloadSpread, policy *subset.Policy, into int, bound, now time.Time) *Wait {
 	facts, limits := moves.FactsOf(spread, policy, now), moves.DefaultReturnLimits()
 	switch {
@@ -60,7 +63,7 @@ func why(wait *moves.Wait, into string) string {
 	case wait.Reason == v1beta1.ReasonCoolingDown:
 		return "pods of the spread were moved at " + since
 	case wait.Reason == v1beta1.ReasonBackingOff:
-		return fmt.Sprintf("pods came back to %s after the move at %s, round %d", orNone(wait.Move.From), since, max(wait.Move.Round, 1))
+		return fmt.Sprintf("pods came back to %s after the move at %s, round %d", cmp.Or(wait.Move.From, "no subset"), since, max(wait.Move.Round, 1))
 	case wait.Move != nil:
 		return fmt.Sprintf("pods were moved out of %s at %s", into, since)
 	case wait.Since.IsZero():
@@ -81,13 +84,6 @@ func podsIn(spread *v1beta1.WorkloadSpread, name string) int32 {
 		}
 	}
 	return 0
-}
-
-func orNone(subset string) string {
-	if subset == "" {
-		return "no subset"
-	}
-	return subset
 }
 
 func stamp(at time.Time) string { return at.UTC().Format(time.RFC3339) }

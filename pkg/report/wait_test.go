@@ -17,7 +17,8 @@ import (
 	"github.com/berth-project/berth/test/testkit"
 )
 
-// The status of a spread and a decision of the descheduler with default arguments name the same reason and the same time.
+// The status of a spread and a decision of the descheduler with default arguments name the same reason and the same
+// time.
 func TestWhatHoldsPodsOfLaterSubsets(t *testing.T) {
 	const old = 24 * time.Hour
 	at := func(ago time.Duration) metav1.Time { return metav1.NewTime(testkit.Now.Add(-ago)) }
@@ -108,7 +109,8 @@ func TestAPodThatHasJustArrivedStays(t *testing.T) {
 	}
 }
 
-// A spread that divides some pods of a workload plans for the pods that it has. The replicas of the whole workload would fill every subset.
+// A spread that divides some pods of a workload plans for the pods that it has. The replicas of the whole workload
+// would fill every subset.
 func TestASpreadOfAPartPlansForItsPods(t *testing.T) {
 	spread := &v1beta1.WorkloadSpread{ObjectMeta: metav1.ObjectMeta{Name: "web", CreationTimestamp: metav1.NewTime(testkit.Now.Add(-time.Hour))}}
 	spread.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web"}

@@ -26,7 +26,8 @@ import (
 // defaultHistory is how many old ControllerRevisions are kept if the spec says nothing.
 const defaultHistory = 10
 
-// Compile turns a SidecarSet into a Policy, or returns every error in it. Paths begin with spec. The policy shares nothing with the object.
+// Compile turns a SidecarSet into a Policy, or returns every error in it. Paths begin with spec. The policy shares
+// nothing with the object.
 //
 // It does not check the fields of containers and volumes: the API server does that for a pod. See Sample.
 func Compile(set *v1beta1.SidecarSet) (*Policy, field.ErrorList) {
@@ -223,7 +224,7 @@ func validateMetadata(m *v1beta1.PatchPodMetadata, path *field.Path) (errs field
 
 // reserved are the annotations that only Berth writes.
 var reserved = []string{
-	v1beta1.HashAnnotation, v1beta1.HashWithoutImageAnnotation, v1beta1.InjectedListAnnotation, v1beta1.InPlaceStateAnnotation, v1beta1.GivenAnnotation,
+	v1beta1.HashAnnotation, v1beta1.InjectedListAnnotation, v1beta1.InPlaceStateAnnotation, v1beta1.GivenAnnotation,
 	v1beta1.WorkingContainerAnnotation,
 }
 
@@ -316,7 +317,6 @@ func (c *Content) sum() {
 		return hashOf(of)[:32]
 	}
 	c.Hash = hash(part{Metadata: c.Metadata}, func(*corev1.Container) {})
-	c.WithoutImage = hash(part{}, func(container *corev1.Container) { container.Image = "" })
 	c.Fixed = hash(part{}, func(container *corev1.Container) {
 		container.Image, container.Resources = "", corev1.ResourceRequirements{}
 	})

@@ -16,7 +16,8 @@ import (
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 )
 
-// Conflicts are what a set gives to pods that another set gives differently to the same pods. Two sets whose selectors do not exclude each other may pick the same pods.
+// Conflicts are what a set gives to pods that another set gives differently to the same pods. Two sets whose selectors
+// do not exclude each other may pick the same pods.
 func Conflicts(p *Policy, others []*Policy) (errs field.ErrorList) {
 	path := field.NewPath("spec")
 	for _, other := range others {
@@ -104,7 +105,8 @@ func excludes(a, b *labels.Requirement) bool {
 	}
 }
 
-// Sample is a pod with the containers and volumes of the set. The API server's own validation of it shows what is wrong with them.
+// Sample is a pod with the containers and volumes of the set. The API server's own validation of it shows what is wrong
+// with them.
 func Sample(p *Policy) *corev1.Pod {
 	namespace := p.Namespace
 	if namespace == "" {
@@ -121,7 +123,8 @@ func Sample(p *Policy) *corev1.Pod {
 // inList matches the path of an item of a list in the spec of a pod, and what follows it.
 var inList = regexp.MustCompile(`^spec\.(containers|initContainers|volumes)\[(\d+)\]\.?(.*)$`)
 
-// Locate is the path of a part of the Sample in the spec of the set: that of the container or volume with its name, or else spec.
+// Locate is the path of a part of the Sample in the spec of the set: that of the container or volume with its name, or
+// else spec.
 func Locate(p *Policy, sample *corev1.Pod, inPod string) *field.Path {
 	path := field.NewPath("spec")
 	parts := inList.FindStringSubmatch(inPod)

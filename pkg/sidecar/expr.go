@@ -3,181 +3,111 @@ package sidecar
 import (
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"maps"
 	"math/big"
+	"regexp"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// An expression computes a resource of a sidecar from those of other containers:
-//
-//	sum    = product { ("+" | "-") product }
-//	product = value { ("*" | "/") value }
-//	value  = quantity [ "%" ] | "cpu" | "memory" | ("max" | "min") "(" sum "," sum ")" | "(" sum ")"
-//
-// The names are the resources of the targets: CPU in cores, memory in bytes. Quantities are those of Kubernetes. There is no sign before a value.
-
-// amounts of the targets. An expression that names one that is missing has no result.
+// targets are the amounts of the containers from which an expression computes a resource of a sidecar: CPU in cores,
+// memory in bytes. Nil is an amount that is missing.
 type targets struct{ cpu, memory *big.Rat }
 
 // expr is a parsed expression. Its result is nil if it names an amount that is missing.
 type expr func(targets) (*big.Rat, error)
 
-var errDivision = errors.New("division by 0")
+var (
+	errDivision = errors.New("division by 0")
+	errSyntax   = errors.New("must be made of quantities, percentages, cpu, memory, + - * /, parentheses, max(A, B) and min(A, B)")
+)
 
-// parseExpr parses an expression.
+// operators of two values. A quotient by 0 is an error before.
+var operators = map[string]func(into, a, b *big.Rat) *big.Rat{
+	"+": (*big.Rat).Add, "-": (*big.Rat).Sub, "*": (*big.Rat).Mul, "/": (*big.Rat).Quo,
+	"max": func(_, a, b *big.Rat) *big.Rat { return slices.MaxFunc([]*big.Rat{a, b}, (*big.Rat).Cmp) },
+	"min": func(_, a, b *big.Rat) *big.Rat { return slices.MinFunc([]*big.Rat{a, b}, (*big.Rat).Cmp) },
+}
+
+// word matches a name, or a quantity of Kubernetes with its percent sign.
+var word = regexp.MustCompile(`[^-+*/(), \t\n%]+(\s*%)?`)
+
+// parseExpr parses an expression such as max(cpu*50%, 50m). It is one of Go when each quantity has a name.
 func parseExpr(text string) (expr, error) {
-	p := &exprParser{rest: text}
-	e, err := p.sum()
-	if err == nil && p.peek() != "" {
-		err = fmt.Errorf("%.20q is not expected", p.rest)
-	}
+	numbers := map[string]*big.Rat{"cpu": nil, "memory": nil}
+	var err error
+	named := word.ReplaceAllStringFunc(strings.ReplaceAll(text, "\n", " "), func(word string) string {
+		if slices.Contains([]string{"cpu", "memory", "max", "min"}, word) {
+			return word
+		}
+		amount, isPercent := strings.CutSuffix(word, "%")
+		quantity, wrong := resource.ParseQuantity(strings.TrimSpace(amount))
+		if wrong != nil {
+			err = fmt.Errorf("%.20q is neither a quantity, nor cpu, memory, max or min", amount)
+			return word
+		}
+		name, number := fmt.Sprintf("n%d", len(numbers)), ratOf(quantity)
+		if isPercent {
+			number.Quo(number, big.NewRat(100, 1))
+		}
+		numbers[name] = number
+		return name
+	})
 	if err != nil {
 		return nil, err
 	}
-	return e, nil
-}
-
-// mostDepth bounds how deep parentheses may be nested.
-const mostDepth = 20
-
-type exprParser struct {
-	rest  string
-	depth int
-}
-
-// peek is the first character that is no space. Empty at the end.
-func (p *exprParser) peek() string {
-	p.rest = strings.TrimLeft(p.rest, " \t\n")
-	if p.rest == "" {
-		return ""
+	parsed, err := parser.ParseExpr(named)
+	if err != nil || strings.Contains(text, "//") || strings.Contains(text, "/*") { // Go has comments
+		return nil, errSyntax
 	}
-	return p.rest[:1]
-}
-
-// take skips a character if it is the next one.
-func (p *exprParser) take(want string) bool {
-	if p.peek() != want {
-		return false
+	if _, err := valueOf(parsed, numbers); err != nil {
+		return nil, err
 	}
-	p.rest = p.rest[1:]
-	return true
-}
-
-func (p *exprParser) sum() (expr, error) {
-	if p.depth++; p.depth > mostDepth {
-		return nil, errors.New("too many parentheses")
-	}
-	defer func() { p.depth-- }()
-	return p.chain(p.product, map[string]func(a, b *big.Rat) (*big.Rat, error){
-		"+": func(a, b *big.Rat) (*big.Rat, error) { return new(big.Rat).Add(a, b), nil },
-		"-": func(a, b *big.Rat) (*big.Rat, error) { return new(big.Rat).Sub(a, b), nil },
-	})
-}
-
-func (p *exprParser) product() (expr, error) {
-	return p.chain(p.value, map[string]func(a, b *big.Rat) (*big.Rat, error){
-		"*": func(a, b *big.Rat) (*big.Rat, error) { return new(big.Rat).Mul(a, b), nil },
-		"/": func(a, b *big.Rat) (*big.Rat, error) {
-			if b.Sign() == 0 {
-				return nil, errDivision
-			}
-			return new(big.Rat).Quo(a, b), nil
-		},
-	})
-}
-
-// chain parses operands with operators between them, from left to right.
-func (p *exprParser) chain(operand func() (expr, error), operators map[string]func(a, b *big.Rat) (*big.Rat, error)) (expr, error) {
-	left, err := operand()
-	for err == nil {
-		operate, is := operators[p.peek()]
-		if !is {
-			return left, nil
-		}
-		p.rest = p.rest[1:]
-		var right expr
-		right, err = operand()
-		left = both(left, right, operate)
-	}
-	return nil, err
-}
-
-// both applies an operation to two results, if there are two.
-func both(left, right expr, operate func(a, b *big.Rat) (*big.Rat, error)) expr {
 	return func(t targets) (*big.Rat, error) {
-		a, err := left(t)
-		if err != nil || a == nil {
-			return nil, err
-		}
-		b, err := right(t)
-		if err != nil || b == nil {
-			return nil, err
-		}
-		return operate(a, b)
-	}
+		all := maps.Clone(numbers)
+		all["cpu"], all["memory"] = t.cpu, t.memory
+		return valueOf(parsed, all)
+	}, nil
 }
 
-func (p *exprParser) value() (expr, error) {
-	if p.take("(") {
-		return p.closed(p.sum())
+// valueOf is the result of a part of an expression. It is nil if an amount that it names is.
+func valueOf(part ast.Expr, numbers map[string]*big.Rat) (*big.Rat, error) {
+	switch p := part.(type) {
+	case *ast.ParenExpr:
+		return valueOf(p.X, numbers)
+	case *ast.Ident:
+		if number, known := numbers[p.Name]; known {
+			return number, nil
+		}
+	case *ast.BinaryExpr:
+		return operate(p.Op.String(), p.X, p.Y, numbers)
+	case *ast.CallExpr:
+		if function, is := p.Fun.(*ast.Ident); is && len(p.Args) == 2 && !p.Ellipsis.IsValid() {
+			return operate(function.Name, p.Args[0], p.Args[1], numbers)
+		}
 	}
-	p.peek()
-	end := strings.IndexFunc(p.rest, func(r rune) bool { return strings.ContainsRune("+-*/(), \t\n%", r) })
-	if end < 0 {
-		end = len(p.rest)
-	}
-	word := p.rest[:end]
-	p.rest = p.rest[end:]
-	switch word {
-	case "":
-		return nil, errors.New("a value is missing")
-	case "cpu":
-		return func(t targets) (*big.Rat, error) { return t.cpu, nil }, nil
-	case "memory":
-		return func(t targets) (*big.Rat, error) { return t.memory, nil }, nil
-	case "max", "min":
-		return p.pick(word)
-	}
-	quantity, err := resource.ParseQuantity(word)
-	if err != nil {
-		return nil, fmt.Errorf("%.20q is neither a quantity, nor cpu, memory, max or min", word)
-	}
-	number := ratOf(quantity)
-	if p.take("%") {
-		number.Quo(number, big.NewRat(100, 1))
-	}
-	return func(targets) (*big.Rat, error) { return number, nil }, nil
+	return nil, errSyntax
 }
 
-func (p *exprParser) pick(word string) (expr, error) {
-	if !p.take("(") {
-		return nil, fmt.Errorf("%s needs two values in parentheses", word)
-	}
-	left, err := p.sum()
-	if err != nil {
+func operate(operator string, left, right ast.Expr, numbers map[string]*big.Rat) (*big.Rat, error) {
+	a, err := valueOf(left, numbers)
+	b, alsoErr := valueOf(right, numbers)
+	do, known := operators[operator]
+	switch err := errors.Join(err, alsoErr); {
+	case err != nil:
 		return nil, err
+	case !known:
+		return nil, errSyntax
+	case a == nil || b == nil:
+		return nil, nil
+	case operator == "/" && b.Sign() == 0:
+		return nil, errDivision
 	}
-	if !p.take(",") {
-		return nil, fmt.Errorf("%s needs two values in parentheses", word)
-	}
-	right, err := p.sum()
-	if err != nil {
-		return nil, err
-	}
-	return p.closed(both(left, right, func(a, b *big.Rat) (*big.Rat, error) {
-		if (a.Cmp(b) > 0) == (word == "max") {
-			return a, nil
-		}
-		return b, nil
-	}), nil)
-}
-
-func (p *exprParser) closed(e expr, err error) (expr, error) {
-	if err == nil && !p.take(")") {
-		err = errors.New("a parenthesis is not closed")
-	}
-	return e, err
+	return do(new(big.Rat), a, b), nil
 }
 
 func ratOf(q resource.Quantity) *big.Rat {

@@ -12,8 +12,8 @@ import (
 // longestExpression bounds the expression that the API server evaluates for each new pod.
 const longestExpression = 32 << 10
 
-// Expression is a CEL expression that is true for the pods that one of the policies may pick, as far as their labels and the name of their namespace tell. Without
-// policies it is "false". If it would be too long, it is "true".
+// Expression is a CEL expression that is true for the pods that one of the policies may pick, as far as their labels
+// and the name of their namespace tell. Without policies it is "false". If it would be too long, it is "true".
 func Expression(policies []*Policy) string {
 	var any []string
 	for _, p := range policies {
@@ -41,7 +41,8 @@ func Expression(policies []*Policy) string {
 	return text
 }
 
-// expressionOf needs no escapes: labels and names of namespaces have no quotes or backslashes, and those of a policy are valid.
+// expressionOf needs no escapes: labels and names of namespaces have no quotes or backslashes, and those of a policy
+// are valid.
 func expressionOf(r *labels.Requirement) string {
 	const all = "object.metadata.?labels.orValue({})"
 	has := fmt.Sprintf("'%s' in %s", r.Key(), all)

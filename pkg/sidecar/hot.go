@@ -10,13 +10,16 @@ import (
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 )
 
-// A sidecar with hot upgrade has two containers. One works, and the other has an empty image. An upgrade has three steps:
+// A sidecar with hot upgrade has two containers. One works, and the other has an empty image. An upgrade has three
+// steps:
 //
 //  1. the idle container gets the new image and a higher version, and is the working one from then on;
-//  2. both run. The postStart hook of the new one takes over from the old one: each knows both versions from its environment;
+//  2. both run. The postStart hook of the new one takes over from the old one: each knows both versions from its
+//     environment;
 //  3. when the new one is ready, the old one gets the empty image and version 0.
 //
-// The pod says by itself which step it is at: both have a version above 0 after the first. Their images do not tell, because a webhook may have rewritten the empty one.
+// The pod says by itself which step it is at: both have a version above 0 after the first. Their images do not tell,
+// because a webhook may have rewritten the empty one.
 
 // heat makes the first or second of the two containers of a new pod. The first one works.
 func heat(pod *corev1.Pod, c *v1beta1.SidecarContainer, made *corev1.Container, i int) {
@@ -54,13 +57,15 @@ func working(pod *corev1.Pod, name string) int {
 	return 0
 }
 
-// migrates is true while both containers of a sidecar have a real image. If somebody has removed the version, the image tells.
+// migrates is true while both containers of a sidecar have a real image. If somebody has removed the version, the image
+// tells.
 func migrates(pod *corev1.Pod, c *v1beta1.SidecarContainer) bool {
 	other := containerOf(pod, hotNames(c.Name)[1-working(pod, c.Name)])
 	return other != nil && other.Image != c.UpgradeStrategy.HotUpgradeEmptyImage && pod.Annotations[v1beta1.VersionAnnotationPrefix+other.Name] != "0"
 }
 
-// upgrade is the first step. If the previous upgrade has not succeeded, its container gets the new image. It returns the name of the container that changes.
+// upgrade is the first step. If the previous upgrade has not succeeded, its container gets the new image. It returns
+// the name of the container that changes.
 func upgrade(pod *corev1.Pod, c *v1beta1.SidecarContainer) string {
 	names, at, v := hotNames(c.Name), working(pod, c.Name), versions(pod, c.Name)
 	if !migrates(pod, c) {

@@ -22,8 +22,8 @@ type Version struct {
 	Revision string
 }
 
-// Inject adds the containers of all versions to a new pod, in the order of the names of the sets, and returns warnings. It adds nothing twice: what is injected
-// already stays as it is, because others may have changed it since.
+// Inject adds the containers of all versions to a new pod, in the order of the names of the sets, and returns warnings.
+// It adds nothing twice: what is injected already stays as it is, because others may have changed it since.
 //
 // A set is not injected at all if the pod has a container of its own with the name of one of the sidecars.
 func Inject(pod *corev1.Pod, versions []Version, now time.Time) (warnings []string) {
@@ -89,7 +89,8 @@ func (v *Version) taken(pod *corev1.Pod, own []corev1.Container) string {
 	return ""
 }
 
-// inject returns false if the pod has all of the version already. noted are the versions that the pod has by its annotation.
+// inject returns false if the pod has all of the version already. noted are the versions that the pod has by its
+// annotation.
 func (v *Version) inject(pod *corev1.Pod, own []corev1.Container, noted map[string]PodVersion) (changed bool, warnings []string) {
 	has, had := noted[v.Set]
 	if had && has.Hash != v.Hash {

@@ -139,7 +139,8 @@ patchPodMetadata: [{annotations: {oom: '{"log": 2}'}, patchPolicy: MergePatchJso
 	}
 }
 
-// TestACopiedPodGetsTheLatestVersion: somebody creates a pod from the manifest of another one, with all that was injected into it.
+// TestACopiedPodGetsTheLatestVersion: somebody creates a pod from the manifest of another one, with all that was
+// injected into it.
 func TestACopiedPodGetsTheLatestVersion(t *testing.T) {
 	set := func(image string) *Policy {
 		return compile(t, "s", `{selector: {matchLabels: {app: web-server}}, initContainers: [{name: native, image: '`+image+`', restartPolicy: Always}],

@@ -16,7 +16,8 @@ import (
 
 // Next are the pods that are updated now, in their order. Pods are all that the set picks and that have its containers.
 //
-// At most maxUnavailable pods are unavailable because of updates; see Pod.Out. A pod that is not ready can be updated in addition, because it has nothing to lose.
+// At most maxUnavailable pods are unavailable because of updates; see Pod.Out. A pod that is not ready can be updated
+// in addition, because it has nothing to lose.
 func (p *Policy) Next(pods []Pod) []Pod {
 	if !p.Rolling || p.Paused {
 		return nil
@@ -38,8 +39,8 @@ func (p *Policy) Next(pods []Pod) []Pod {
 	return p.atMost(busy, total, waiting[:max(allowed, 0)], func(pod *Pod) bool { return !pod.Available() })
 }
 
-// Resets are the pods whose hot upgrades get their last step now. It ends the old container, and may make the pod unready for a moment. So the limit holds for it too,
-// and nothing else does: what has begun ends.
+// Resets are the pods whose hot upgrades get their last step now. It ends the old container, and may make the pod
+// unready for a moment. So the limit holds for it too, and nothing else does: what has begun ends.
 func (p *Policy) Resets(pods []Pod) []Pod {
 	total, busy, serving := p.count(pods)
 	var due []Pod
@@ -51,7 +52,8 @@ func (p *Policy) Resets(pods []Pod) []Pod {
 	return p.atMost(busy-serving, total, due, func(*Pod) bool { return false })
 }
 
-// count returns the number of pods, that of pods that are or will be unavailable because of updates, and how many of those only wait for their last step.
+// count returns the number of pods, that of pods that are or will be unavailable because of updates, and how many of
+// those only wait for their last step.
 func (p *Policy) count(pods []Pod) (total, busy, serving int) {
 	for i := range pods {
 		pod := &pods[i]
@@ -69,7 +71,8 @@ func (p *Policy) count(pods []Pod) (total, busy, serving int) {
 	return total, busy, serving
 }
 
-// atMost returns the pods that can go while busy pods are unavailable: those that are ready up to the limit, and all others. counted is true for pods among the busy ones.
+// atMost returns the pods that can go while busy pods are unavailable: those that are ready up to the limit, and all
+// others. counted is true for pods among the busy ones.
 func (p *Policy) atMost(busy, total int, pods []Pod, counted func(*Pod) bool) (can []Pod) {
 	limit := scaled(p.MaxUnavailable, total)
 	for i := range pods {
@@ -106,8 +109,8 @@ func scaled(value intstr.IntOrString, of int) int {
 	return n
 }
 
-// sort returns pods in the order of their updates: by priority, then those first that have least to lose. Then scattered ones are spread over the whole update, of which all pods
-// tell how far it is.
+// sort returns pods in the order of their updates: by priority, then those first that have least to lose. Then
+// scattered ones are spread over the whole update, of which all pods tell how far it is.
 func (p *Policy) sort(pods, all []Pod) []Pod {
 	slices.SortFunc(pods, func(a, b Pod) int {
 		aLevel, aOrder := p.Priority(a.Labels)
@@ -120,8 +123,8 @@ func (p *Policy) sort(pods, all []Pod) []Pod {
 	return pods
 }
 
-// loss is negative if a has less to lose: unscheduled before scheduled, pending before unknown before running, not ready before ready, ready for a shorter time, more
-// restarts, newer.
+// loss is negative if a has less to lose: unscheduled before scheduled, pending before unknown before running, not
+// ready before ready, ready for a shorter time, more restarts, newer.
 func loss(a, b *Pod) int {
 	phases := []corev1.PodPhase{corev1.PodPending, corev1.PodUnknown, corev1.PodRunning}
 	order := func(is bool) int {
@@ -175,8 +178,8 @@ func (p *Policy) scatterTerms(pods []Pod) (terms []v1beta1.ScatterTerm) {
 	return terms
 }
 
-// spread puts the pods that are picked at even distances among the others. Both keep their order. A rollout has many rounds: those of all pods that are updated already have the
-// first places.
+// spread puts the pods that are picked at even distances among the others. Both keep their order. A rollout has many
+// rounds: those of all pods that are updated already have the first places.
 func spread(pods, all []Pod, picked func(*Pod) bool) []Pod {
 	var n, of, i, k int // k of the first i places, and of all n places, have picked pods
 	for at := range all {

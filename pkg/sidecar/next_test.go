@@ -13,8 +13,10 @@ import (
 
 const oneContainer = "selector: {matchLabels: {app: x}}, containers: [{name: log, image: i}]"
 
-// podsOf makes pods named 0, 1, 2 and so on, the oldest first: "r" is ready, "n" is not, "R" and "N" are the same with the latest version, "u" is ready and about to
-// restart, "U" the same with the latest version, "S" is new, has the latest version and is not ready for reasons of its own, "O" was updated and its sidecar has ended, "o" the same with an older version, "x" cannot be updated, and "E" is about to end with the latest version.
+// podsOf makes pods named 0, 1, 2 and so on, the oldest first: "r" is ready, "n" is not, "R" and "N" are the same with
+// the latest version, "u" is ready and about to restart, "U" the same with the latest version, "S" is new, has the
+// latest version and is not ready for reasons of its own, "O" was updated and its sidecar has ended, "o" the same with
+// an older version, "x" cannot be updated, and "E" is about to end with the latest version.
 func podsOf(states string) (pods []Pod) {
 	for i, state := range states {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i), CreationTimestamp: metav1.NewTime(now.Add(time.Duration(i) * time.Second)), Labels: map[string]string{}}}

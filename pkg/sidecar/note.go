@@ -37,12 +37,13 @@ func set[T any](pod *corev1.Pod, annotation, key string, value T) {
 	write(pod, annotation, values)
 }
 
-// note writes down that a pod has these versions. It decodes and encodes each annotation once, because there may be many.
+// note writes down that a pod has these versions. It decodes and encodes each annotation once, because there may be
+// many.
 func note(pod *corev1.Pod, now time.Time, all ...Version) {
 	if len(all) == 0 {
 		return
 	}
-	sets, withoutImage, gave := read[PodVersion](pod, v1beta1.HashAnnotation), read[PodVersion](pod, v1beta1.HashWithoutImageAnnotation), read[given](pod, v1beta1.GivenAnnotation)
+	sets, gave := read[PodVersion](pod, v1beta1.HashAnnotation), read[given](pod, v1beta1.GivenAnnotation)
 	for _, v := range all {
 		list := []string{}
 		gives := given{Fixed: v.Fixed, Rest: v.Rest, Containers: map[string]givenContainer{}}
@@ -51,13 +52,10 @@ func note(pod *corev1.Pod, now time.Time, all ...Version) {
 			gives.Containers[container.Name] = givenContainer{Image: container.Image, Resources: container.Resources}
 		}
 		slices.Sort(list)
-		version := PodVersion{UpdateTimestamp: metav1.NewTime(now), Hash: v.Hash, SidecarSetName: v.Set, SidecarList: list, ControllerRevision: v.Revision}
-		sets[v.Set], gave[v.Set] = version, gives
-		version.Hash, version.ControllerRevision = v.WithoutImage, ""
-		withoutImage[v.Set] = version
+		sets[v.Set] = PodVersion{UpdateTimestamp: metav1.NewTime(now), Hash: v.Hash, SidecarSetName: v.Set, SidecarList: list, ControllerRevision: v.Revision}
+		gave[v.Set] = gives
 	}
 	write(pod, v1beta1.HashAnnotation, sets)
-	write(pod, v1beta1.HashWithoutImageAnnotation, withoutImage)
 	write(pod, v1beta1.GivenAnnotation, gave)
 	pod.Annotations[v1beta1.InjectedListAnnotation] = strings.Join(slices.Sorted(maps.Keys(sets)), ",")
 }
@@ -94,7 +92,8 @@ type containerStatus struct {
 type given struct {
 	// Fixed is a hash of everything that cannot be changed in place.
 	Fixed string `json:"fixed"`
-	// Rest is a hash of what a running pod keeps. Empty if an earlier version of Berth wrote the annotation; the pod then counts as one that has all of it.
+	// Rest is a hash of what a running pod keeps. Empty if an earlier version of Berth wrote the annotation; the pod
+	// then counts as one that has all of it.
 	Rest string `json:"rest,omitempty"`
 	// Containers are the images and resources, by the name of the sidecar.
 	Containers map[string]givenContainer `json:"containers"`

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-project/berth/pkg/podstate"
 )
 
-// doubt is for how long an update counts as going on if the container has restarted, and its status does not tell with which image. An image may have several names,
-// and the runtime reports any of them.
+// doubt is for how long an update counts as going on if the container has restarted, and its status does not tell with
+// which image. An image may have several names, and the runtime reports any of them.
 const doubt = 2 * time.Minute
 
 // Pod is what is known about a pod that a set picks, and that has its containers.
@@ -25,13 +25,15 @@ type Pod struct {
 	Touched bool
 	// Settled is true if what the previous update has changed runs, and no hot upgrade is under way.
 	Settled bool
-	// Migrated is true if only the last step of hot upgrades is left to do: the new containers are ready, and the old ones still run.
+	// Migrated is true if only the last step of hot upgrades is left to do: the new containers are ready, and the old
+	// ones still run.
 	Migrated bool
 	// Ready is true if the pod runs and is ready.
 	Ready bool
 	// Failing is true if a sidecar has a status and is not ready.
 	Failing bool
-	// Over is true if a sidecar has ended and does not start again, as in a pod of a Job. The pod waits for its other containers to end, and is not updated any more.
+	// Over is true if a sidecar has ended and does not start again, as in a pod of a Job. The pod waits for its other
+	// containers to end, and is not updated any more.
 	Over bool
 	// Changed is true if a sidecar has another image than the set has given, because others have changed it.
 	Changed bool
@@ -44,13 +46,15 @@ type Pod struct {
 // Available is true if nothing that the set does keeps the pod from working.
 func (p *Pod) Available() bool { return p.Ready && p.Settled }
 
-// Out is true if the pod is unavailable, and the set may be the reason: the pod was updated once, or got the latest version and a sidecar is not ready. Nobody can tell
-// whether a pod that was updated would be available without the update.
+// Out is true if the pod is unavailable, and the set may be the reason: the pod was updated once, or got the latest
+// version and a sidecar is not ready. Nobody can tell whether a pod that was updated would be available without the
+// update.
 func (p *Pod) Out() bool {
 	return !p.Available() && !p.Over && (p.Touched || p.Ready || p.Updated && p.Failing)
 }
 
-// Observe returns what is known about a pod. It is false if the pod does not have the containers of the set, or has ended.
+// Observe returns what is known about a pod. It is false if the pod does not have the containers of the set, or has
+// ended.
 func (p *Policy) Observe(pod *corev1.Pod, now time.Time) (Pod, bool) {
 	version, has := VersionOf(pod, p.Name)
 	if !has || podstate.HasEnded(pod) {
@@ -101,7 +105,8 @@ func (p *Policy) why(pod *corev1.Pod, noted *given) string {
 	return ""
 }
 
-// changed is true if others have changed the image of a sidecar. Of a hot upgrade, the image of the container that works tells.
+// changed is true if others have changed the image of a sidecar. Of a hot upgrade, the image of the container that
+// works tells.
 func (p *Policy) changed(pod *corev1.Pod, noted *given) bool {
 	return slices.ContainsFunc(p.running(), func(c *v1beta1.SidecarContainer) bool {
 		name := c.Name
@@ -128,8 +133,8 @@ func (p *Policy) restarted(pod *corev1.Pod, state *inPlaceState, now time.Time) 
 
 // runs is true if a container runs as the previous update has asked for.
 //
-// The observed generation alone does not tell this: a kubelet reports it before it restarts the container. A restarted container alone does not either: it may have
-// crashed before the kubelet saw the update.
+// The observed generation alone does not tell this: a kubelet reports it before it restarts the container. A restarted
+// container alone does not either: it may have crashed before the kubelet saw the update.
 func runs(pod *corev1.Pod, name string, state *inPlaceState, now time.Time) bool {
 	before, changed := state.LastContainerStatuses[name]
 	container := containerOf(pod, name)

@@ -62,7 +62,8 @@ func TestWhatIsANewVersion(t *testing.T) {
 	}
 }
 
-// The hashes are in the annotations of running pods. If this test fails after an upgrade of k8s.io/api, the encoding of containers has changed, and no pod could be updated.
+// The hashes are in the annotations of running pods. If this test fails after an upgrade of k8s.io/api, the encoding of
+// containers has changed, and no pod could be updated.
 func TestHashesStay(t *testing.T) {
 	p := compile(t, "s", "{selector: {matchLabels: {app: x}}, initContainers: [{name: init, image: i}], containers: [{name: log, image: i, resources: {requests: {cpu: 1}}, env: [{name: A, value: b}]}], volumes: [{name: v, emptyDir: {}}]}")
 	if got := p.Hash + " " + p.Fixed + " " + p.Rest; got != "804272a31c5697375960a0b8b1033f3f f6c013f9727d22cbd444ca131cbb1fe3 ed8394642d48e7d0a16084b30d6d12b4" {

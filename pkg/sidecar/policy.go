@@ -11,7 +11,8 @@ import (
 // Policy is a valid SidecarSet.
 type Policy struct {
 	Name string
-	// Selector picks pods. Namespace is the only namespace, unless it is empty. Namespaces picks namespaces by their labels.
+	// Selector picks pods. Namespace is the only namespace, unless it is empty. Namespaces picks namespaces by their
+	// labels.
 	Selector   labels.Selector
 	Namespace  string
 	Namespaces labels.Selector
@@ -40,12 +41,12 @@ type Content struct {
 	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
 	Metadata         []v1beta1.PatchPodMetadata    `json:"patchPodMetadata,omitempty"`
 
-	// Hash is of all that can change in a running pod: the containers that run, and annotations. WithoutImage leaves out images, and Fixed leaves out all that can be changed
-	// in place. Rest is of what a running pod keeps: volumes, init containers that end, and pull secrets.
-	Hash         string `json:"-"`
-	WithoutImage string `json:"-"`
-	Fixed        string `json:"-"`
-	Rest         string `json:"-"`
+	// Hash is of all that can change in a running pod: the containers that run, and annotations. Fixed leaves out all
+	// that can be changed in place. Rest is of what a running pod keeps: volumes, init containers that end, and pull
+	// secrets.
+	Hash  string `json:"-"`
+	Fixed string `json:"-"`
+	Rest  string `json:"-"`
 }
 
 // Picks is true if the set is for a pod.
@@ -53,8 +54,9 @@ func (p *Policy) Picks(namespace string, namespaceLabels, podLabels labels.Set) 
 	return (p.Namespace == "" || p.Namespace == namespace) && p.Namespaces.Matches(namespaceLabels) && p.Selector.Matches(podLabels)
 }
 
-// GivesRevision is true if a new pod gets the version that the injection strategy names. With policy Partial, a pod that the selector of the update strategy picks gets
-// the latest one. Without a selector all pods get the named one, and the update then brings as many to the latest as the partition allows: so their number is exact.
+// GivesRevision is true if a new pod gets the version that the injection strategy names. With policy Partial, a pod
+// that the selector of the update strategy picks gets the latest one. Without a selector all pods get the named one,
+// and the update then brings as many to the latest as the partition allows: so their number is exact.
 func (p *Policy) GivesRevision(pod labels.Set) bool {
 	if p.Revision == nil {
 		return false

@@ -53,8 +53,9 @@ func validateResourcesPolicy(c *v1beta1.SidecarContainer, path *field.Path) (err
 	return errs
 }
 
-// resourcesOf computes the resources of a sidecar from the pod's own containers and native sidecars. A limit that names a resource for which a target has no limit is left out: it would be
-// one of nothing. Requests count as 0 there. The policy was validated.
+// resourcesOf computes the resources of a sidecar from the pod's own containers and native sidecars. A limit that names
+// a resource for which a target has no limit is left out: it would be one of nothing. Requests count as 0 there. The
+// policy was validated.
 func resourcesOf(policy *v1beta1.ResourcesPolicy, pod *corev1.Pod, own []corev1.Container) (resources corev1.ResourceRequirements, warning string) {
 	names := regexp.MustCompile("^(?:" + policy.TargetContainersNameRegex + ")$")
 	if policy.TargetContainersNameRegex == "" {

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 )
 
-// Resized is the pod with other resources for the containers of the set. It is written to the subresource resize, before the pod that Update returns. Nil if the
-// resources stay.
+// Resized is the pod with other resources for the containers of the set. It is written to the subresource resize,
+// before the pod that Update returns. Nil if the resources stay.
 func (p *Policy) Resized(pod *corev1.Pod) *corev1.Pod {
 	noted := read[given](pod, v1beta1.GivenAnnotation)[p.Name]
 	after, changed := pod.DeepCopy(), false
@@ -69,8 +69,9 @@ func amounts(has, was, is corev1.ResourceList) corev1.ResourceList {
 	return after
 }
 
-// Update is the pod with the latest version, which can be written in place. It must be one that can be updated in place. Images that the set has not changed stay as
-// they are, whoever has written them. restarts is false if no container restarts.
+// Update is the pod with the latest version, which can be written in place. It must be one that can be updated in
+// place. Images that the set has not changed stay as they are, whoever has written them. restarts is false if no
+// container restarts.
 func (p *Policy) Update(pod *corev1.Pod, revision string, now time.Time) (after *corev1.Pod, restarts bool) {
 	noted := read[given](pod, v1beta1.GivenAnnotation)[p.Name]
 	after = pod.DeepCopy()

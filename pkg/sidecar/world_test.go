@@ -14,8 +14,8 @@ import (
 	"github.com/berth-project/berth/test/testkit/worlds"
 )
 
-// world is pods, their kubelets, and an updater that may crash between any two writes. It checks by its own arithmetic that updates make no more pods unavailable than
-// allowed.
+// world is pods, their kubelets, and an updater that may crash between any two writes. It checks by its own arithmetic
+// that updates make no more pods unavailable than allowed.
 type world struct {
 	t      rapid.TB
 	random *worlds.History
@@ -64,8 +64,8 @@ func runsAll(pod *corev1.Pod) bool {
 	return all
 }
 
-// kubelet observes the spec of a pod, or restarts one of its containers, which may have changed or crashed. chance tells whether something happens that
-// happens once in so many times.
+// kubelet observes the spec of a pod, or restarts one of its containers, which may have changed or crashed. chance
+// tells whether something happens that happens once in so many times.
 func (w *world) kubelet(pod *corev1.Pod, chance func(onceIn int) bool) {
 	defer func() {
 		if pod.Status.ObservedGeneration == pod.Generation && pod.Status.Conditions[0].Status == corev1.ConditionTrue && runsAll(pod) {
@@ -172,7 +172,8 @@ func (w *world) describe() string {
 	return text.String()
 }
 
-// history publishes, restarts and replaces at random. Then a good version is published, and everything comes to rest with it.
+// history publishes, restarts and replaces at random. Then a good version is published, and everything comes to rest
+// with it.
 func history(t rapid.TB, h *worlds.History) {
 	w := &world{t: t, random: h, now: now, out: map[string]bool{}, limit: 1 + h.Number("more than", 3), mirror: map[string]string{"plain images": "", "mirrored images": "mirror/"}[h.Pick("plain images", "mirrored images")]}
 	w.publish(2, 2, 0)

@@ -1,5 +1,5 @@
-// Package sites is what the models of UnitedDeployments and FederatedReplicaSets both say of clusters: since when one does not answer, what others may do meanwhile, and which name it has now. It is plain data,
-// without client and clock.
+// Package sites is what the models of UnitedDeployments and FederatedReplicaSets both say of clusters: since when one
+// does not answer, what others may do meanwhile, and which name it has now. It is plain data, without client and clock.
 package sites
 
 import "time"
@@ -7,14 +7,16 @@ import "time"
 // LostAfter is for how long a cluster may not answer before others run its replicas, if its users do not say otherwise.
 const LostAfter = 300 * time.Second
 
-// Doubt is for how long others make nothing that a place may have been asked for which does not answer. A request that fails is no sign that the write before it failed, and most places answer the next
-// one. It is how long a hub takes at most to find out that a member does not answer.
+// Doubt is for how long others make nothing that a place may have been asked for which does not answer. A request that
+// fails is no sign that the write before it failed, and most places answer the next one. It is how long a hub takes at
+// most to find out that a member does not answer.
 const Doubt = 20 * time.Second
 
 // LongestRetry bounds Backoff.
 const LongestRetry = time.Hour
 
-// Backoff is for how long a place without room gets no more replicas, after so many failures in a row: twice as long each time, up to LongestRetry, and never less than the first time.
+// Backoff is for how long a place without room gets no more replicas, after so many failures in a row: twice as long
+// each time, up to LongestRetry, and never less than the first time.
 func Backoff(first time.Duration, failures int32) time.Duration {
 	after := first
 	for ; failures > 1 && after > 0 && after < LongestRetry; failures-- {
@@ -23,7 +25,8 @@ func Backoff(first time.Duration, failures int32) time.Duration {
 	return max(min(after, LongestRetry), first)
 }
 
-// Credit is how many replicas others leave to a place that does not answer: those that it was surely asked for. Of a lost place that is its minimum at most: the others run the rest.
+// Credit is how many replicas others leave to a place that does not answer: those that it was surely asked for. Of a
+// lost place that is its minimum at most: the others run the rest.
 func Credit(sure, minimum int32, lost bool) int32 {
 	if lost {
 		return min(sure, minimum)
@@ -31,9 +34,31 @@ func Credit(sure, minimum int32, lost bool) int32 {
 	return sure
 }
 
-// Kept is how many replicas the places that answer keep together while another place does not: what they were to have before, as far as it runs and the total allows it. If somebody lowers the total
-// meanwhile, such as an autoscaler that misses metrics, nothing that surely runs ends for replicas that nobody sees.
+// Kept is how many replicas the places that answer keep together while another place does not: what they were to have
+// before, as far as it runs and the total allows it. If somebody lowers the total meanwhile, such as an autoscaler that
+// misses metrics, nothing that surely runs ends for replicas that nobody sees.
 func Kept(total, shares, running int64) int64 { return min(total, shares, running) }
+
+// Cluster is a member of the federation, as it answers.
+type Cluster struct {
+	// Name, and what UnitedDeployments select clusters by. The labels must not be changed.
+	Name, Namespace string
+	Labels          map[string]string
+	// Identity is the same for the same cluster, whatever its name is. Empty if it is not known.
+	Identity string
+	// Reachable is true if what is said of what runs there is not old.
+	Reachable bool
+	// Lives is true if the cluster is not reachable although nothing says that it is down: it refuses the hub, and
+	// somebody has to mend that. Then others do not run its replicas.
+	Lives bool
+	// Since is when Reachable last changed. Zero if that is not known.
+	Since time.Time
+	// Late is true if the cluster has not answered yet in this round. What is said of what runs there may lack the last
+	// write, and nothing is written there.
+	Late bool
+	// Cordoned is true if the cluster gets no more replicas, and Drained if those that it has move to others.
+	Cordoned, Drained bool
+}
 
 // States of a cluster that does not answer, in the previous status.
 const (
@@ -47,21 +72,40 @@ const (
 type Silence struct {
 	// Since is when it ceased to answer.
 	Since time.Time
-	// InDoubt is true for a moment after that: nobody knows whether the last write has arrived. Then others make nothing that the cluster may have been asked for.
+	// InDoubt is true for a moment after that: nobody knows whether the last write has arrived. Then others make
+	// nothing that the cluster may have been asked for.
 	InDoubt bool
-	// Lost is true if others run its replicas.
-	Lost bool
+	// Lost is true if others run its replicas, and Refuses if the cluster is not down.
+	Lost, Refuses bool
 }
 
-// Silent says since when a cluster does not answer, and what follows. The previous status, a state with its time, is right about it even if this process has just started. heard is when the members say that
-// it ceased to answer; zero if they do not know. A cluster that refuses the hub is not down, and is not lost unless it was. wait is called with the times after which the answer changes.
-func Silent[S ~string](before S, since, heard time.Time, refuses bool, lostAfter time.Duration, now time.Time, wait func(time.Duration)) Silence {
-	s, wasLost := Silence{Since: now}, before == lost
+// State is what the status says of the cluster.
+func (s Silence) State() string {
+	switch {
+	case s.Lost:
+		return lost
+	case s.Refuses:
+		return refusing
+	default:
+		return unreachable
+	}
+}
+
+// Silent says since when a cluster does not answer, and what follows. The previous status, a state with its time, is
+// right about it even if this process has just started. of is what is known of the cluster now, nil if it is no member
+// any more. One that refuses the hub is not down, and is not lost unless it was. wait is called with the times after
+// which the answer changes.
+func Silent[S ~string](before S, since time.Time, of *Cluster, lostAfter time.Duration, now time.Time, wait func(time.Duration)) Silence {
+	var known Cluster
+	if of != nil {
+		known = *of
+	}
+	s, wasLost, refuses := Silence{Since: now, Refuses: known.Lives}, before == lost, known.Lives
 	switch {
 	case wasLost, !refuses && (before == unreachable || before == unknown), refuses && before == refusing:
 		s.Since = since
-	case !heard.IsZero():
-		s.Since = heard
+	case !known.Since.IsZero():
+		s.Since = known.Since
 	}
 	left := s.Since.Add(lostAfter).Sub(now)
 	if s.Lost = left <= 0 && (!refuses || wasLost); !s.Lost && !refuses {
@@ -74,7 +118,8 @@ func Silent[S ~string](before S, since, heard time.Time, refuses bool, lostAfter
 	return s
 }
 
-// Names are those of the clusters that answer. A cluster may get another name: otherwise its replicas would count twice.
+// Names are those of the clusters that answer. A cluster may get another name: otherwise its replicas would count
+// twice.
 type Names struct {
 	answers map[string]bool
 	named   map[string]string
@@ -91,7 +136,8 @@ func (n *Names) Add(name, identity string) {
 	}
 }
 
-// Now is the name that a cluster of an earlier name has now. It is the same name, unless none of that name answers, and one of another name is the same cluster.
+// Now is the name that a cluster of an earlier name has now. It is the same name, unless none of that name answers, and
+// one of another name is the same cluster.
 func (n *Names) Now(name, identity string) string {
 	if now, is := n.named[identity]; is && !n.answers[name] {
 		return now

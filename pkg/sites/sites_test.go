@@ -15,19 +15,19 @@ func TestAClusterThatDoesNotAnswer(t *testing.T) {
 		want         Silence
 		again        time.Duration
 	}{
-		"it has just ceased to":                    {"Ready", ago(time.Hour), ago(time.Second), false, Silence{ago(time.Second), true, false}, Doubt - time.Second},
-		"it has just ceased to, nobody knows when": {"", time.Time{}, time.Time{}, false, Silence{now, true, false}, Doubt},
-		"the status is right after a restart":      {"Unreachable", ago(time.Minute), ago(time.Second), false, Silence{ago(time.Minute), false, false}, LostAfter - time.Minute},
-		"it is lost":                               {"Unreachable", ago(LostAfter), now, false, Silence{ago(LostAfter), false, true}, 0},
-		"it stays lost":                            {"Lost", ago(time.Hour), now, false, Silence{ago(time.Hour), false, true}, 0},
-		"it refuses the hub":                       {"Unreachable", ago(time.Minute), ago(time.Second), true, Silence{ago(time.Second), true, false}, Doubt - time.Second},
-		"one that refuses is not lost":             {"Refusing", ago(time.Hour), now, true, Silence{ago(time.Hour), false, false}, 0},
-		"unless it was":                            {"Lost", ago(time.Hour), now, true, Silence{ago(time.Hour), false, true}, 0},
-		"one that refused and now is down":         {"Refusing", ago(time.Hour), ago(time.Minute), false, Silence{ago(time.Minute), false, false}, LostAfter - time.Minute},
+		"it has just ceased to":                    {"Ready", ago(time.Hour), ago(time.Second), false, Silence{ago(time.Second), true, false, false}, Doubt - time.Second},
+		"it has just ceased to, nobody knows when": {"", time.Time{}, time.Time{}, false, Silence{now, true, false, false}, Doubt},
+		"the status is right after a restart":      {"Unreachable", ago(time.Minute), ago(time.Second), false, Silence{ago(time.Minute), false, false, false}, LostAfter - time.Minute},
+		"it is lost":                               {"Unreachable", ago(LostAfter), now, false, Silence{ago(LostAfter), false, true, false}, 0},
+		"it stays lost":                            {"Lost", ago(time.Hour), now, false, Silence{ago(time.Hour), false, true, false}, 0},
+		"it refuses the hub":                       {"Unreachable", ago(time.Minute), ago(time.Second), true, Silence{ago(time.Second), true, false, true}, Doubt - time.Second},
+		"one that refuses is not lost":             {"Refusing", ago(time.Hour), now, true, Silence{ago(time.Hour), false, false, true}, 0},
+		"unless it was":                            {"Lost", ago(time.Hour), now, true, Silence{ago(time.Hour), false, true, true}, 0},
+		"one that refused and now is down":         {"Refusing", ago(time.Hour), ago(time.Minute), false, Silence{ago(time.Minute), false, false, false}, LostAfter - time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			again := time.Duration(0)
-			got := Silent(tc.before, tc.since, tc.heard, tc.refuses, LostAfter, now, func(d time.Duration) {
+			got := Silent(tc.before, tc.since, &Cluster{Since: tc.heard, Lives: tc.refuses}, LostAfter, now, func(d time.Duration) {
 				if again == 0 || d < again {
 					again = d
 				}

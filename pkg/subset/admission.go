@@ -11,8 +11,9 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
-// PatchEarly returns a pod, as a JSON decoder returns it, with the patch of a subset and the record of the pick. With None it gets the record only.
-// Labels by which the workload selects its pods stay as they are. The selector is nil if it is not known. The original is not changed.
+// PatchEarly returns a pod, as a JSON decoder returns it, with the patch of a subset and the record of the pick. With
+// None it gets the record only. Labels by which the workload selects its pods stay as they are. The selector is nil if
+// it is not known. The original is not changed.
 func (p *Policy) PatchEarly(pod map[string]any, index int, admitted v1beta1.AdmittedSubset, selector labels.Selector) (map[string]any, error) {
 	var patch *Patch
 	if index != None {
@@ -58,7 +59,8 @@ func makeChild(of map[string]any, key string) map[string]any {
 	return object
 }
 
-// BindEarly is a copy of a pod as admission makes it when it picks a subset, which may be None, and as the API server stores it.
+// BindEarly is a copy of a pod as admission makes it when it picks a subset, which may be None, and as the API server
+// stores it.
 func (p *Policy) BindEarly(pod *corev1.Pod, index int, admitted v1beta1.AdmittedSubset, selector labels.Selector) (*corev1.Pod, error) {
 	tree, err := runtime.DefaultUnstructuredConverter.ToUnstructured(withRequests(pod))
 	if err != nil {
@@ -81,7 +83,8 @@ func (p *Policy) BindEarly(pod *corev1.Pod, index int, admitted v1beta1.Admitted
 	return bound, nil
 }
 
-// withRequests is a copy of a pod whose containers request what they are limited to, unless they say otherwise, as the API server stores it.
+// withRequests is a copy of a pod whose containers request what they are limited to, unless they say otherwise, as the
+// API server stores it.
 func withRequests(pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {

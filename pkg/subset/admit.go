@@ -27,11 +27,12 @@ func (m Mask) First() int { return bits.TrailingZeros64(uint64(m)) }
 type Candidate struct {
 	// Holds are the subsets in which the pod itself holds a counted slot. These slots do not count against it.
 	Holds Mask
-	// Behind is how many other counted slots of subset Claim belong to pending pods that asked later. After a quota was lowered, these pods give way
-	// to this one. Claim is one of Holds.
+	// Behind is how many other counted slots of subset Claim belong to pending pods that asked later. After a quota was
+	// lowered, these pods give way to this one. Claim is one of Holds.
 	Behind int32
 	Claim  int
-	// Admitted is true for a pod that carries the patch of a subset. It may use that subset only: Within, or none if Within is None.
+	// Admitted is true for a pod that carries the patch of a subset. It may use that subset only: Within, or none if
+	// Within is None.
 	Admitted bool
 	Within   int
 	// Lent is true for a pod that was given a subset above its quota; see Verdict.
@@ -40,7 +41,8 @@ type Candidate struct {
 	Closed Mask
 	// Prefers are subsets that are tried before all others, because a node of theirs is nominated for the pod.
 	Prefers Mask
-	// HasHome is true for a pod of a StatefulSet that belongs in subset Home; see Policy.SubsetAt. Home is None if the pod is beyond all quotas.
+	// HasHome is true for a pod of a StatefulSet that belongs in subset Home; see Policy.SubsetAt. Home is None if the
+	// pod is beyond all quotas.
 	HasHome bool
 	Home    int
 }
@@ -61,10 +63,11 @@ func (c *Candidate) outOfTheWay(subset int) int32 {
 type Verdict struct {
 	// Subset that the pod may use. None if the pod is let go without one, or is refused.
 	Subset int
-	// Lent is true if the subset was at its quota when the pod first got it, and the pod takes the share of another subset, which had no node for it. The
-	// pods of all subsets together are then no more than the replicas.
+	// Lent is true if the subset was at its quota when the pod first got it, and the pod takes the share of another
+	// subset, which had no node for it. The pods of all subsets together are then no more than the replicas.
 	Lent bool
-	// Reason is ReasonAdmitted, ReasonUnplaced (let go), ReasonSubsetsFull, ReasonAdmittedSubsetFull or ReasonNoNodeFits (refused).
+	// Reason is ReasonAdmitted, ReasonUnplaced (let go), ReasonSubsetsFull, ReasonAdmittedSubsetFull or
+	// ReasonNoNodeFits (refused).
 	Reason v1beta1.Reason
 }
 
@@ -73,11 +76,12 @@ func (v Verdict) Allowed() bool {
 	return v.Reason == v1beta1.ReasonAdmitted || v.Reason == v1beta1.ReasonUnplaced
 }
 
-// Admit picks the subset of one pod: the first, in the order of Next, that has quota left and, with strategy Adaptive, is not closed to the pod. If no
-// subset has quota left, the spread decides whether the pod is let go or refused. If the subsets with quota left are all closed, the pod is refused.
-// Admit allocates no memory.
+// Admit picks the subset of one pod: the first, in the order of Next, that has quota left and, with strategy Adaptive,
+// is not closed to the pod. If no subset has quota left, the spread decides whether the pod is let go or refused. If
+// the subsets with quota left are all closed, the pod is refused. Admit allocates no memory.
 //
-// Kept must count every slot that is taken, promised or possibly taken. A slot that is missing there puts a pod over quota.
+// Kept must count every slot that is taken, promised or possibly taken. A slot that is missing there puts a pod over
+// quota.
 func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
 	if pod.Admitted {
 		return p.admitWithin(plan, kept, pod)
@@ -108,12 +112,14 @@ func (p *Policy) Admit(plan *Plan, kept Counts, pod Candidate) Verdict {
 	}
 }
 
-// Next is the subset that is due for the next pod, of those with room for it that are not skipped. It is None if there is none. Subsets below their
-// minimum come first, in order. Then come, if the spread has shares, subsets below their target, and then all others; in both the subset that has the
-// fewest pods for its weight comes first. Without shares all others come in order.
+// Next is the subset that is due for the next pod, of those with room for it that are not skipped. It is None if there
+// is none. Subsets below their minimum come first, in order. Then come, if the spread has shares, subsets below their
+// target, and then all others; in both the subset that has the fewest pods for its weight comes first. Without shares
+// all others come in order.
 //
-// For a pod with a home the home comes first. Without shares the subsets after it follow, and then those before it, the nearest first: the pod takes no
-// slot of a lower ordinal while there is another. A pod beyond all quotas takes none if the spread says whenFull: Schedule.
+// For a pod with a home the home comes first. Without shares the subsets after it follow, and then those before it, the
+// nearest first: the pod takes no slot of a lower ordinal while there is another. A pod beyond all quotas takes none if
+// the spread says whenFull: Schedule.
 func (p *Policy) Next(plan *Plan, kept Counts, pod Candidate, skip Mask) int {
 	if pod.HasHome {
 		return p.nextFromHome(plan, kept, &pod, skip)
@@ -196,14 +202,16 @@ func (p *Policy) admitWithin(plan *Plan, kept Counts, pod Candidate) Verdict {
 	}
 }
 
-// BindsEarly is true if admission picks the subset of each pod, so that it can apply the subset's patch, or because clients expect the pick there.
+// BindsEarly is true if admission picks the subset of each pod, so that it can apply the subset's patch, or because
+// clients expect the pick there.
 func (p *Policy) BindsEarly() bool {
 	return p.Binding == v1beta1.EarlyBinding || p.Binding == v1beta1.AutoBinding && (p.Kruise || p.PatchesSpec())
 }
 
-// AdmittedTo is the subset that was picked for a pod before its bind, by admission or when its gate was opened, or None if the pod was let go. It is
-// false if no pick counts, and the pod may use any subset. A pick does not count if it is for another spread or for a subset that is gone. One of
-// admission does not count either if the spread binds late by now.
+// AdmittedTo is the subset that was picked for a pod before its bind, by admission or when its gate was opened, or None
+// if the pod was let go. It is false if no pick counts, and the pod may use any subset. A pick does not count if it is
+// for another spread or for a subset that is gone. One of admission does not count either if the spread binds late by
+// now.
 func (p *Policy) AdmittedTo(admitted *Admitted, spread string) (index int, counts bool) {
 	if admitted == nil || admitted.Spread != spread || !p.BindsEarly() && !admitted.Opened {
 		return None, false
@@ -215,8 +223,8 @@ func (p *Policy) AdmittedTo(admitted *Admitted, spread string) (index int, count
 	return index, index != None
 }
 
-// PickEarly is the subset whose patch a new pod gets. If Admit refuses the pod, PickEarly returns its home, or else the first subset, and the pod waits
-// for it: a pod cannot be patched later.
+// PickEarly is the subset whose patch a new pod gets. If Admit refuses the pod, PickEarly returns its home, or else the
+// first subset, and the pod waits for it: a pod cannot be patched later.
 func (p *Policy) PickEarly(plan *Plan, kept Counts, pod Candidate) Verdict {
 	verdict := p.Admit(plan, kept, pod)
 	if verdict.Reason == v1beta1.ReasonNoNodeFits {
@@ -263,12 +271,14 @@ func (s *Subset) Holds(node *corev1.Node) bool {
 // SelectsAllNodes is true if the subset selects every node.
 func (s *Subset) SelectsAllNodes() bool { return s.required == nil }
 
-// NodesKey is equal for two subsets, of any spreads, only if they select the same nodes. It is empty if the subset selects every node.
+// NodesKey is equal for two subsets, of any spreads, only if they select the same nodes. It is empty if the subset
+// selects every node.
 func (s *Subset) NodesKey() string { return s.nodesKey }
 
-// Tolerates is true if the pod's own tolerations and those of the subset cover every NoSchedule and NoExecute taint of the node. A toleration of the
-// subset with tolerationSeconds does not: it says when a pod leaves such a node, and a new one would leave it as well. The operators Lt and Gt are
-// supported. A scheduler that does not support them refuses such nodes in its filter TaintToleration.
+// Tolerates is true if the pod's own tolerations and those of the subset cover every NoSchedule and NoExecute taint of
+// the node. A toleration of the subset with tolerationSeconds does not: it says when a pod leaves such a node, and a
+// new one would leave it as well. The operators Lt and Gt are supported. A scheduler that does not support them refuses
+// such nodes in its filter TaintToleration.
 func (s *Subset) Tolerates(node *corev1.Node, own []corev1.Toleration) bool {
 	for i := range node.Spec.Taints {
 		taint := &node.Spec.Taints[i]
@@ -283,7 +293,8 @@ func (s *Subset) Tolerates(node *corev1.Node, own []corev1.Toleration) bool {
 	return true
 }
 
-// Fits says whether a pod of the subset, with these tolerations of its own, may use the node. It returns ReasonAdmitted, or why not.
+// Fits says whether a pod of the subset, with these tolerations of its own, may use the node. It returns
+// ReasonAdmitted, or why not.
 func (s *Subset) Fits(node *corev1.Node, own []corev1.Toleration) v1beta1.Reason {
 	if !s.Holds(node) {
 		return v1beta1.ReasonNodeOutsideSubset

@@ -9,15 +9,16 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
-// Constraints hold for a late-bound pod in whatever subset it ends: it may use a node only if some subset selects the node, and it tolerates what any
-// subset tolerates. Admission adds them to the pod, so that components that do not know spreads (autoscalers, preemption, deschedulers) see where the
-// pod may go:
+// Constraints hold for a late-bound pod in whatever subset it ends: it may use a node only if some subset selects the
+// node, and it tolerates what any subset tolerates. Admission adds them to the pod, so that components that do not know
+// spreads (autoscalers, preemption, deschedulers) see where the pod may go:
 //
 //	tolerations = own ∪ those of every subset
 //	required    = own ∧ (term of subset 0 ∨ term of subset 1 ∨ …)
 //
-// While the spread stays as it is, they are never narrower than what the scheduler allows the pod, and usually wider: the scheduler goes by
-// OwnTolerations and one subset. They are immutable and safe for concurrent use. The zero value adds nothing.
+// While the spread stays as it is, they are never narrower than what the scheduler allows the pod, and usually wider:
+// the scheduler goes by OwnTolerations and one subset. They are immutable and safe for concurrent use. The zero value
+// adds nothing.
 type Constraints struct {
 	tolerations []corev1.Toleration
 	// terms are nil if the pod may use any node.
@@ -31,8 +32,8 @@ const (
 	maxRecord = 64 << 10
 )
 
-// compileConstraints reads a valid spec. There are no terms if some subset selects every node, or if pods may use any node once all subsets are full.
-// The latter cannot happen if a subset has no limit.
+// compileConstraints reads a valid spec. There are no terms if some subset selects every node, or if pods may use any
+// node once all subsets are full. The latter cannot happen if a subset has no limit.
 func compileConstraints(spec *v1beta1.WorkloadSpreadSpec, policy *Policy) Constraints {
 	var c Constraints
 	anyNode, limited := false, true
@@ -64,7 +65,8 @@ func constraintsOf(spec *v1beta1.Subset) Constraints {
 	return c
 }
 
-// WithoutTerms are the constraints of a gated pod. It gets the terms of one subset when its gate is opened, and then its terms may only get narrower.
+// WithoutTerms are the constraints of a gated pod. It gets the terms of one subset when its gate is opened, and then
+// its terms may only get narrower.
 func (c *Constraints) WithoutTerms() *Constraints { return &Constraints{tolerations: c.tolerations} }
 
 // Addition says what AddTo added to a pod.
@@ -73,12 +75,13 @@ type Addition struct {
 	Tolerations []corev1.Toleration
 	// Terms of the subsets. Every required term of the pod now fulfils one of them.
 	Terms []corev1.NodeSelectorTerm
-	// TooMany is true if the terms were left out because their product with the pod's own terms is too long. The scheduler enforces them anyway.
+	// TooMany is true if the terms were left out because their product with the pod's own terms is too long. The
+	// scheduler enforces them anyway.
 	TooMany bool
 }
 
-// record is the value of v1beta1.ConstraintsAnnotation: what admission added, by value. Others may add to the pod before and after, so counts would
-// not tell whose is what.
+// record is the value of v1beta1.ConstraintsAnnotation: what admission added, by value. Others may add to the pod
+// before and after, so counts would not tell whose is what.
 type record struct {
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 	// Terms of the subsets, and Own, the required terms that the pod had before. Own is nil if it had none.
@@ -88,9 +91,10 @@ type record struct {
 
 func (r *record) empty() bool { return len(r.Tolerations) == 0 && len(r.Terms) == 0 }
 
-// AddTo adds the constraints to a pod and records what it added. It first takes back what an earlier call added, for this or another spread, to this
-// pod or to the pod that it was copied from. So it may be called any number of times. It replaces slices and maps of the pod and does not change
-// them. The new ones are shared with the spread and must not be changed.
+// AddTo adds the constraints to a pod and records what it added. It first takes back what an earlier call added, for
+// this or another spread, to this pod or to the pod that it was copied from. So it may be called any number of times.
+// It replaces slices and maps of the pod and does not change them. The new ones are shared with the spread and must not
+// be changed.
 func (c *Constraints) AddTo(pod *corev1.Pod) Addition {
 	before := recordOf(pod)
 	own := ownPlacement(pod, before)
@@ -122,17 +126,19 @@ func (c *Constraints) AddTo(pod *corev1.Pod) Addition {
 	return Addition{Tolerations: now.Tolerations, Terms: now.Terms, TooMany: tooMany}
 }
 
-// OwnTolerations are the tolerations of a pod without those that admission added. Together with those of the pod's subset they say which taints keep
-// the pod away. The function decodes JSON: call it once per pod. The slice may be the pod's own.
+// OwnTolerations are the tolerations of a pod without those that admission added. Together with those of the pod's
+// subset they say which taints keep the pod away. The function decodes JSON: call it once per pod. The slice may be the
+// pod's own.
 func OwnTolerations(pod *corev1.Pod) []corev1.Toleration {
 	own, _ := without(pod.Spec.Tolerations, recordOf(pod).Tolerations)
 	return own
 }
 
-// Narrow is the pod as other plugins should see it once this is its subset: it also requires one of the subset's nodes, and it lacks the tolerations
-// that admission added for other subsets only. Own are its OwnTolerations. The pod gains no toleration: if it lacks some of the subset's because the
-// webhook was down, the taints keep it away in any case. The result is the pod itself if nothing changes. Otherwise it is a copy that shares slices
-// and maps with the pod and the spread.
+// Narrow is the pod as other plugins should see it once this is its subset: it also requires one of the subset's nodes,
+// and it lacks the tolerations that admission added for other subsets only. Own are its OwnTolerations. The pod gains
+// no toleration: if it lacks some of the subset's because the webhook was down, the taints keep it away in any case.
+// The result is the pod itself if nothing changes. Otherwise it is a copy that shares slices and maps with the pod and
+// the spread.
 func (s *Subset) Narrow(pod *corev1.Pod, own []corev1.Toleration) *corev1.Pod {
 	tolerations := slices.Clip(own)
 	for i := range s.tolerations {
@@ -156,15 +162,16 @@ func (s *Subset) Narrow(pod *corev1.Pod, own []corev1.Toleration) *corev1.Pod {
 	return &narrow
 }
 
-// WasAdmitted is true if admission recorded on the pod that a spread divides it. If not, a spread may still divide it: for some spreads there is
-// nothing to record, and the webhook may have been down.
+// WasAdmitted is true if admission recorded on the pod that a spread divides it. If not, a spread may still divide it:
+// for some spreads there is nothing to record, and the webhook may have been down.
 func WasAdmitted(pod *corev1.Pod) bool {
 	_, constrained := pod.Annotations[v1beta1.ConstraintsAnnotation]
 	_, early := pod.Annotations[v1beta1.AdmittedAnnotation]
 	return constrained || early
 }
 
-// recordOf is the record on the pod. If it cannot be decoded, Berth did not write it, and everything in the pod is its own.
+// recordOf is the record on the pod. If it cannot be decoded, Berth did not write it, and everything in the pod is its
+// own.
 func recordOf(pod *corev1.Pod) *record {
 	value, found := pod.Annotations[v1beta1.ConstraintsAnnotation]
 	if !found {
@@ -210,7 +217,8 @@ type placement struct {
 	terms []corev1.NodeSelectorTerm
 }
 
-// ownPlacement takes back what was added. Terms are taken back only if they are unchanged: if somebody has changed them, they belong to the pod.
+// ownPlacement takes back what was added. Terms are taken back only if they are unchanged: if somebody has changed
+// them, they belong to the pod.
 func ownPlacement(pod *corev1.Pod, added *record) placement {
 	var own placement
 	own.tolerations, own.complete = without(pod.Spec.Tolerations, added.Tolerations)
@@ -261,10 +269,12 @@ func setRequiredTerms(pod *corev1.Pod, terms []corev1.NodeSelectorTerm) {
 	}
 }
 
-// and is the product of two lists of terms, each of which is an OR: (a ∨ b) ∧ (s ∨ t) = a∧s ∨ a∧t ∨ b∧s ∨ b∧t. A term of the first list that implies
-// a term of the second is not multiplied: a ∧ (s ∨ t) = a if a implies s. An empty term, which selects no node, is not multiplied either.
+// and is the product of two lists of terms, each of which is an OR: (a ∨ b) ∧ (s ∨ t) = a∧s ∨ a∧t ∨ b∧s ∨ b∧t. A term
+// of the first list that implies a term of the second is not multiplied: a ∧ (s ∨ t) = a if a implies s. An empty term,
+// which selects no node, is not multiplied either.
 //
-// narrowed is false if the result is the first list: the second list is empty or adds nothing, or the product is too long.
+// narrowed is false if the result is the first list: the second list is empty or adds nothing, or the product is too
+// long.
 func and(own, subsets []corev1.NodeSelectorTerm) (terms []corev1.NodeSelectorTerm, narrowed, tooMany bool) {
 	switch {
 	case len(subsets) == 0:
@@ -345,8 +355,8 @@ func sameRequirement(a, b corev1.NodeSelectorRequirement) bool {
 	return a.Key == b.Key && a.Operator == b.Operator && slices.Equal(a.Values, b.Values)
 }
 
-// without removes the added tolerations from a list, the last occurrence of each. complete is true if the list had all of them. The result is the
-// list itself if it had none.
+// without removes the added tolerations from a list, the last occurrence of each. complete is true if the list had all
+// of them. The result is the list itself if it had none.
 func without(all, added []corev1.Toleration) (own []corev1.Toleration, complete bool) {
 	own, complete = all, true
 	for i := len(added) - 1; i >= 0; i-- {

@@ -565,7 +565,8 @@ func TestAPodIsNarrowedToTheNodesOfItsSubset(t *testing.T) {
 	}
 }
 
-// FuzzConstraints: no note and no pod make AddTo panic, it is at rest after one call, and never takes a toleration that is not noted.
+// FuzzConstraints: no note and no pod make AddTo panic, it is at rest after one call, and never takes a toleration that
+// is not noted.
 func FuzzConstraints(f *testing.F) {
 	f.Add(`{"tolerations":[{"key":"spot","operator":"Exists"}],"terms":[{"matchExpressions":[{"key":"pool","operator":"Exists"}]}]}`,
 		`{"tolerations":[{"key":"spot","operator":"Exists"}],"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"pool","operator":"Exists"}]}]}}}}`,

@@ -17,8 +17,8 @@ type PodCost struct {
 	Asked int32
 }
 
-// Costs are the deletion costs of the active bound pods. A controller that scales down deletes the pods with the lowest cost first, and the layout
-// stays right at every number of pods. With n subsets, i counted from 0:
+// Costs are the deletion costs of the active bound pods. A controller that scales down deletes the pods with the lowest
+// cost first, and the layout stays right at every number of pods. With n subsets, i counted from 0:
 //
 //	kept                            100·(n−i), one less for those that are the workload's only pod on their node
 //	                               if others of the subset are not
@@ -26,18 +26,22 @@ type PodCost struct {
 //	no subset                      −100·(n+1)
 //	older revision                 −100·(n+2)
 //
-// With percentages, minimums or weights a pod that is kept, or over quota, costs 1,000,000 − its seat instead; see seating. A pod over quota is one with
-// a late seat. The cost does not depend on the replicas, so a controller may read it at any time while they change.
+// With percentages, minimums or weights a pod that is kept, or over quota, costs 1,000,000 − its seat instead; see
+// seating. A pod over quota is one with a late seat. The cost does not depend on the replicas, so a controller may read
+// it at any time while they change.
 //
-// A pod is of an older revision if its own controller has pods of a newer one, as a CloneSet does. The revisions of a Deployment have a controller
-// each, and each controller is ranked by itself. With one subset no pod is of an older revision: the costs say nothing that the controller does not
-// know, and a rollout would write every pod. Pods whose cost is right keep it, so that as few pods as possible are written. A pod that is not
-// ready is deleted before all others of its controller, whatever its cost: that is a rule of the ReplicaSet controller.
+// A pod is of an older revision if its own controller has pods of a newer one, as a CloneSet does. The revisions of a
+// Deployment have a controller each, and each controller is ranked by itself. With one subset no pod is of an older
+// revision: the costs say nothing that the controller does not know, and a rollout would write every pod. Pods whose
+// cost is right keep it, so that as few pods as possible are written. A pod that is not ready is deleted before all
+// others of its controller, whatever its cost: that is a rule of the ReplicaSet controller.
 //
-// An application may write a cost of its own, as Kubernetes documents it. It decides inside a subset: within is added to the cost, or the pods get their seats in that order.
+// An application may write a cost of its own, as Kubernetes documents it. It decides inside a subset: within is added
+// to the cost, or the pods get their seats in that order.
 //
-// A spread that behaves as OpenKruise's has OpenKruise's costs, also with percentages, minimums and weights. There a pod is of an older revision if
-// its Deployment rolls out another one; see Roster.Latest. The order of the subsets is then the other way round:
+// A spread that behaves as OpenKruise's has OpenKruise's costs, also with percentages, minimums and weights. There a
+// pod is of an older revision if its Deployment rolls out another one; see Roster.Latest. The order of the subsets is
+// then the other way round:
 //
 //	                               latest revision     older revision
 //	kept                            100·(n−i)           100·(i+1)
@@ -59,7 +63,8 @@ func (p *Policy) Costs(plan *Plan, pods []Pod, spread string) []PodCost {
 
 // costs are those that are wanted, sorted by the names of the pods.
 func (r *Roster) costs(wanted func(PodCost) bool) (list []PodCost) {
-	// group is the pods of one controller in one subset, of its newest revision and within quota or with seats. Their costs depend on each other.
+	// group is the pods of one controller in one subset, of its newest revision and within quota or with seats. Their
+	// costs depend on each other.
 	type group struct {
 		owner  types.UID
 		subset int
@@ -123,7 +128,8 @@ func (r *Roster) costs(wanted func(PodCost) bool) (list []PodCost) {
 	return list
 }
 
-// asked is the cost that the application of a pod asks for, 0 if it asks for none: a cost that Berth does not write, or the one that Berth has noted when it replaced that.
+// asked is the cost that the application of a pod asks for, 0 if it asks for none: a cost that Berth does not write, or
+// the one that Berth has noted when it replaced that.
 func (p *Policy) asked(pod *Pod) int32 {
 	switch {
 	case p.Kruise || pod.Cost == nil:
@@ -142,7 +148,8 @@ func (p *Policy) writes(cost int32) bool {
 	return isBase(cost) || cost > 0 && isBase(cost+1) || firstSeatCost-firstLateSeat-lateSeats*n <= cost && cost < firstSeatCost
 }
 
-// within is the order of costs that applications ask for, from -44 to 44, so that it does not mix the costs of subsets. It is exact up to 16, and goes by powers of two beyond.
+// within is the order of costs that applications ask for, from -44 to 44, so that it does not mix the costs of subsets.
+// It is exact up to 16, and goes by powers of two beyond.
 func within(asked int32) int32 {
 	size := min(max(int64(asked), -int64(asked)), math.MaxInt32)
 	if size > 16 {
@@ -162,8 +169,8 @@ func (r *Roster) isOlder(m *Member) bool {
 	return len(r.policy.Subsets) > 1 && m.Revision != r.count().newest[m.Owner].Revision
 }
 
-// seat gives the seats of a subset from an ordinal on to as many pods. A pod whose cost names one of these seats keeps it, and the others get the rest
-// in the order of keepBefore.
+// seat gives the seats of a subset from an ordinal on to as many pods. A pod whose cost names one of these seats keeps
+// it, and the others get the rest in the order of keepBefore.
 func (p *Policy) seat(subset int, first int32, pods []*Member, give func(*Member, int32)) {
 	slices.SortFunc(pods, byKeepBefore)
 	free := make(map[int32]int, len(pods)) // by cost, because pods with late seats may share the last one
@@ -202,8 +209,9 @@ func (r *Roster) costAsKruise(m *Member) int32 {
 	return r.policy.DeletionCost(i, 1)
 }
 
-// DeletionCost is the cost of a pod that is within quota or in no subset, and of no older revision. The pod is the ordinal-th of its subset to be kept, counted from 1. The ordinal
-// matters if there are percentages, minimums or weights.
+// DeletionCost is the cost of a pod that is within quota or in no subset, and of no older revision. The pod is the
+// ordinal-th of its subset to be kept, counted from 1. The ordinal matters if there are percentages, minimums or
+// weights.
 func (p *Policy) DeletionCost(subset int, ordinal int32) int32 {
 	if p.graded(subset) {
 		return p.seats.cost(subset, max(ordinal, 1))

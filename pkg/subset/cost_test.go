@@ -203,8 +203,9 @@ func TestRightCostsStay(t *testing.T) {
 	}
 }
 
-// TestGrowthGoesThroughTheTargets grows workloads from nothing, one pod at a time and by the seats, and shrinks them again. Without percentages in minimums,
-// and unless percentages leave a rest, both go through the targets of every size.
+// TestGrowthGoesThroughTheTargets grows workloads from nothing, one pod at a time and by the seats, and shrinks them
+// again. Without percentages in minimums, and unless percentages leave a rest, both go through the targets of every
+// size.
 func TestGrowthGoesThroughTheTargets(t *testing.T) {
 	properties(t, func(t rapid.TB, r *worlds.History) {
 		t.Helper()
@@ -234,7 +235,8 @@ func TestGrowthGoesThroughTheTargets(t *testing.T) {
 	})
 }
 
-// TestPodsBoundAtOneSizeReachTheTargets binds as many pods as a workload has, in the order in which a scheduler finds nodes, which is any.
+// TestPodsBoundAtOneSizeReachTheTargets binds as many pods as a workload has, in the order in which a scheduler finds
+// nodes, which is any.
 func TestPodsBoundAtOneSizeReachTheTargets(t *testing.T) {
 	properties(t, func(t rapid.TB, r *worlds.History) {
 		t.Helper()
@@ -331,7 +333,8 @@ func answered(p *Policy, pods []Pod) int {
 	return len(wrong)
 }
 
-// TestAnApplicationOrdersThePodsOfASubset: the application writes a cost of its own into the annotation, and changes it. The subsets keep their order.
+// TestAnApplicationOrdersThePodsOfASubset: the application writes a cost of its own into the annotation, and changes
+// it. The subsets keep their order.
 func TestAnApplicationOrdersThePodsOfASubset(t *testing.T) {
 	for name, spec := range map[string]string{"counts": twoAndOne, "percentages": oneOneThree} {
 		t.Run(name, func(t *testing.T) {

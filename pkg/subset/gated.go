@@ -11,8 +11,9 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
-// EffectiveBinding is how admission treats new pods: Early, Gated or Late. Auto is Early if admission must pick the subset. Otherwise it is Gated beside a
-// node autoscaler and Late elsewhere. Only admission asks: a pod shows everybody else how it was admitted.
+// EffectiveBinding is how admission treats new pods: Early, Gated or Late. Auto is Early if admission must pick the
+// subset. Otherwise it is Gated beside a node autoscaler and Late elsewhere. Only admission asks: a pod shows everybody
+// else how it was admitted.
 func (p *Policy) EffectiveBinding(besideAutoscaler bool) v1beta1.BindingMode {
 	switch {
 	case p.BindsEarly():
@@ -46,14 +47,16 @@ func Gate(pod *corev1.Pod) {
 	}
 }
 
-// Open is a pod with Berth's scheduling gate as it is without the gate, in a subset, or with None in no subset. It carries the pick, and it requires one
-// of the subset's nodes. So everybody who reads the pod sees where it may go. It keeps all tolerations, because the API server lets nobody take one
-// away. The pod itself is not changed. Both share slices and maps.
+// Open is a pod with Berth's scheduling gate as it is without the gate, in a subset, or with None in no subset. It
+// carries the pick, and it requires one of the subset's nodes. So everybody who reads the pod sees where it may go. It
+// keeps all tolerations, because the API server lets nobody take one away. The pod itself is not changed. Both share
+// slices and maps.
 //
-// With a nil policy the pod only loses the gate: no spread divides it. Now is the time of the pick. If the pod has no node, it is since when it waits for
-// one.
+// With a nil policy the pod only loses the gate: no spread divides it. Now is the time of the pick. If the pod has no
+// node, it is since when it waits for one.
 //
-// The API server accepts this change of a pod with a gate, and of no other, because each of the pod's terms only gets more requirements.
+// The API server accepts this change of a pod with a gate, and of no other, because each of the pod's terms only gets
+// more requirements.
 func (p *Policy) Open(pod *corev1.Pod, spread string, index int, now time.Time) (*corev1.Pod, error) {
 	open := *pod
 	open.Spec.SchedulingGates = OtherGates(pod)

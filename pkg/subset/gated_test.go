@@ -12,8 +12,9 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
-// TestOthersReadTheNodesOfOneSubset: who reads a pod whose gate is open, with the filters of kube-scheduler alone, comes to the nodes that the pod wanted and
-// its subset selects. What the gate brought can be taken back, because the replacement of the pod may get another subset.
+// TestOthersReadTheNodesOfOneSubset: who reads a pod whose gate is open, with the filters of kube-scheduler alone,
+// comes to the nodes that the pod wanted and its subset selects. What the gate brought can be taken back, because the
+// replacement of the pod may get another subset.
 func TestOthersReadTheNodesOfOneSubset(t *testing.T) {
 	nodes, now := allNodes(), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	for seed := range uint64(2000) {

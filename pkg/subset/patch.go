@@ -25,27 +25,31 @@ import (
 	"github.com/berth-project/berth/pkg/podspec"
 )
 
-// Patch is the strategic merge patch of a subset, checked as far as that is possible without a pod. It is immutable and safe for concurrent use. A
-// nil patch changes nothing.
+// Patch is the strategic merge patch of a subset, checked as far as that is possible without a pod. It is immutable and
+// safe for concurrent use. A nil patch changes nothing.
 //
-// A patch may change labels, annotations and the spec. It may not change what identifies the pod, what ties it to its workload or to Berth, or what
-// others decide. It behaves like the strategic merge patches of kubectl and the API server, with these exceptions:
+// A patch may change labels, annotations and the spec. It may not change what identifies the pod, what ties it to its
+// workload or to Berth, or what others decide. It behaves like the strategic merge patches of kubectl and the API
+// server, with these exceptions:
 //
-//   - Tolerations are added to the pod's, as those of a subset are. (In the API a pod's tolerations are one value. A patch would replace those of
-//     the workload's template, of other admission plugins and of the subset.) A toleration that the pod has already gets the tolerationSeconds of
-//     the patch.
-//   - A request that equals its limit follows a limit that the patch changes, unless the patch sets the request. The API server may have filled
-//     the request in, or the user wants both equal. Otherwise a lower limit would be below the request.
-//   - Fields that the API server computed from a field that the patch changes (priority from priorityClassName, overhead from runtimeClassName) are
-//     cleared, so that the API server computes them again.
-//   - If the pod has nothing that a directive could act on, $patch: delete does nothing, and $patch: replace sets the value.
+//   - Tolerations are added to the pod's, as those of a subset are. (In the API a pod's tolerations are one value. A
+//     patch would replace those of the workload's template, of other admission plugins and of the subset.) A toleration
+//     that the pod has already gets the tolerationSeconds of the patch.
+//   - A request that equals its limit follows a limit that the patch changes, unless the patch sets the request. The
+//     API server may have filled the request in, or the user wants both equal. Otherwise a lower limit would be below
+//     the request.
+//   - Fields that the API server computed from a field that the patch changes (priority from priorityClassName,
+//     overhead from runtimeClassName) are cleared, so that the API server computes them again.
+//   - If the pod has nothing that a directive could act on, $patch: delete does nothing, and $patch: replace sets the
+//     value.
 //   - Directives that clients compute, such as $setElementOrder, are refused.
 //
-// As in the API server, elements of a list that are new to the pod come before those that it has. So a sidecar among initContainers starts first.
+// As in the API server, elements of a list that are new to the pod come before those that it has. So a sidecar among
+// initContainers starts first.
 //
-// A patch of nodeSelector or affinity is valid and narrows the nodes further. nodeSelector is merged key by key. The terms of
-// requiredDuringSchedulingIgnoredDuringExecution are one value, which replaces the pod's own. The subset's term is required in any case, if it is
-// added after the patch is applied.
+// A patch of nodeSelector or affinity is valid and narrows the nodes further. nodeSelector is merged key by key. The
+// terms of requiredDuringSchedulingIgnoredDuringExecution are one value, which replaces the pod's own. The subset's
+// term is required in any case, if it is added after the patch is applied.
 type Patch struct {
 	Metadata
 
@@ -69,8 +73,8 @@ const (
 	ofController = "the workload's controller sets this key; remove it from the patch"
 )
 
-// reservedKeys are labels and annotations by which Kubernetes or Berth counts pods. A patch that sets them would take a pod out of its workload or
-// move it into another quota.
+// reservedKeys are labels and annotations by which Kubernetes or Berth counts pods. A patch that sets them would take a
+// pod out of its workload or move it into another quota.
 var reservedKeys = map[string]string{
 	"pod-template-hash":                        "the ReplicaSet controller sets this key; remove it from the patch",
 	"controller-revision-hash":                 ofController,
@@ -101,9 +105,10 @@ var reservedFields = map[string]string{
 	"serviceAccount":      "is the old name of serviceAccountName, which takes precedence; patch that one",
 }
 
-// CompilePatch checks that the extension is a strategic merge patch of a pod, or returns every error in it, with paths below path. Nil, empty and
-// null are no patch, and neither is an object that changes nothing. The API server does not validate the labels and annotations of a Binding, and an
-// invalid one would make every later update of the pod fail. So CompilePatch validates them.
+// CompilePatch checks that the extension is a strategic merge patch of a pod, or returns every error in it, with paths
+// below path. Nil, empty and null are no patch, and neither is an object that changes nothing. The API server does not
+// validate the labels and annotations of a Binding, and an invalid one would make every later update of the pod fail.
+// So CompilePatch validates them.
 func CompilePatch(extension *runtime.RawExtension, path *field.Path) (*Patch, field.ErrorList) {
 	if extension == nil {
 		return nil, nil
@@ -264,8 +269,9 @@ func (p *Patch) compileTolerations(list []any, path *field.Path) field.ErrorList
 	return podspec.ValidateTolerations(pod.Tolerations, path)
 }
 
-// Breaks are the labels that the patch sets or removes so that the selector no longer matches the pod, whatever other labels the pod has. The
-// controller of a workload with this selector would release such a pod and create another one, without end.
+// Breaks are the labels that the patch sets or removes so that the selector no longer matches the pod, whatever other
+// labels the pod has. The controller of a workload with this selector would release such a pod and create another one,
+// without end.
 //
 // A nil patch and a nil selector break nothing.
 func (p *Patch) Breaks(selector labels.Selector) []string {
@@ -297,10 +303,11 @@ func (p *Patch) labelsOfTree() map[string]any {
 	return child(metadata, "labels")
 }
 
-// Apply returns a copy of the pod with the patch applied, which shares nothing with the original. An error says why this pod cannot be patched. The
-// API server may find more errors in the result.
+// Apply returns a copy of the pod with the patch applied, which shares nothing with the original. An error says why
+// this pod cannot be patched. The API server may find more errors in the result.
 //
-// Applying the patch again changes nothing, if no two elements of the pod have the same key in a list that is merged by that key.
+// Applying the patch again changes nothing, if no two elements of the pod have the same key in a list that is merged by
+// that key.
 func (p *Patch) Apply(pod *corev1.Pod) (*corev1.Pod, error) {
 	if p == nil {
 		return pod.DeepCopy(), nil
@@ -319,7 +326,8 @@ func (p *Patch) Apply(pod *corev1.Pod) (*corev1.Pod, error) {
 	return patched, nil
 }
 
-// ApplyToObject is Apply for a pod as a JSON decoder returns it. It keeps fields that this version of Kubernetes does not know.
+// ApplyToObject is Apply for a pod as a JSON decoder returns it. It keeps fields that this version of Kubernetes does
+// not know.
 func (p *Patch) ApplyToObject(pod map[string]any) (map[string]any, error) {
 	before := copyOfObject(pod)
 	if p == nil {
@@ -413,8 +421,8 @@ func sameQuantity(a, b any) bool {
 	return errX == nil && errY == nil && x.Cmp(y) == 0
 }
 
-// clearComputed relies on the API server, which runs its own admission plugins again after a webhook changed a pod. These plugins refuse a pod with a
-// computed field that differs from what they compute.
+// clearComputed relies on the API server, which runs its own admission plugins again after a webhook changed a pod.
+// These plugins refuse a pod with a computed field that differs from what they compute.
 func clearComputed(was, patch, is map[string]any) {
 	if text(was, "priorityClassName") != text(is, "priorityClassName") {
 		delete(is, "priority")
@@ -435,8 +443,8 @@ func copyOfObject(object map[string]any) map[string]any {
 	return copied
 }
 
-// copyOf is a deep copy of JSON. It turns integers that a decoder left as float64 into int64, as they are in patches. The merge compares elements of
-// a list by their keys, and port 80 as float64 differs from port 80 as int64.
+// copyOf is a deep copy of JSON. It turns integers that a decoder left as float64 into int64, as they are in patches.
+// The merge compares elements of a list by their keys, and port 80 as float64 differs from port 80 as int64.
 func copyOf(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -483,8 +491,9 @@ func elementOf(list any, mergeKey string, key any) map[string]any {
 	return nil
 }
 
-// settle is a copy of a part of a patch, of type t, that the merge handles well. The merge copies parts that are new to the pod as they are, so
-// settle follows or drops the directives in them. For an object to delete, the merge would leave an empty one.
+// settle is a copy of a part of a patch, of type t, that the merge handles well. The merge copies parts that are new to
+// the pod as they are, so settle follows or drops the directives in them. For an object to delete, the merge would
+// leave an empty one.
 func settle(patch, pod map[string]any, t reflect.Type) map[string]any {
 	settled := make(map[string]any, len(patch))
 	for key, value := range patch {

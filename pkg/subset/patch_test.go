@@ -668,8 +668,8 @@ func TestAPatchThatLeavesNoContainerIsNotApplied(t *testing.T) {
 	}
 }
 
-// FuzzApplyPatch: whatever is accepted as a patch can be applied to any pod or says why not, changes nothing but the result, leaves the pod
-// the pod that it is, and does nothing the second time.
+// FuzzApplyPatch: whatever is accepted as a patch can be applied to any pod or says why not, changes nothing but the
+// result, leaves the pod the pod that it is, and does nothing the second time.
 func FuzzApplyPatch(f *testing.F) {
 	pod, err := yaml.YAMLToJSON([]byte(app))
 	if err != nil {

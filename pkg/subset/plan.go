@@ -17,8 +17,8 @@ type Plan struct {
 	Replicas int32
 	// Quota of each subset, or NoLimit.
 	Quota []int32
-	// Min is the minimum of each subset, and Target how many pods it should hold. Both are nil if the subsets are filled in order: then the quotas say it
-	// all.
+	// Min is the minimum of each subset, and Target how many pods it should hold. Both are nil if the subsets are
+	// filled in order: then the quotas say it all.
 	Min, Target []int32
 }
 
@@ -60,8 +60,9 @@ func (p *Policy) setBounds(plan *Plan) {
 	}
 }
 
-// Targets are how many pods each subset holds when every pod is where it should be. unplaced is how many pods are left over when every subset is full.
-// pods are the replicas of the plan, or fewer if the spread divides some pods of a workload, and knows the replicas of the whole workload only.
+// Targets are how many pods each subset holds when every pod is where it should be. unplaced is how many pods are left
+// over when every subset is full. pods are the replicas of the plan, or fewer if the spread divides some pods of a
+// workload, and knows the replicas of the whole workload only.
 func (p *Policy) Targets(plan *Plan, pods int32) (targets []int32, unplaced int32) {
 	unplaced = max(pods, 0)
 	if p.seats.repeats() && p.shares {
@@ -92,9 +93,10 @@ func (p *Policy) claims(plan *Plan) []allocation.Claim {
 	return claims
 }
 
-// LagsBehind is true if one owner has more live pods than the plan has replicas. The workload was then scaled up, and the new number has not arrived
-// yet. With percentages every quota is too small until it arrives, so the pod should wait. Owner is the ReplicaSet, StatefulSet or Job: its pods
-// never exceed its replicas, while those of a Deployment do during a surge.
+// LagsBehind is true if one owner has more live pods than the plan has replicas. The workload was then scaled up, and
+// the new number has not arrived yet. With percentages every quota is too small until it arrives, so the pod should
+// wait. Owner is the ReplicaSet, StatefulSet or Job: its pods never exceed its replicas, while those of a Deployment do
+// during a surge.
 func (p *Policy) LagsBehind(plan *Plan, livePodsOfOwner int32) bool {
 	return p.hasPercent && livePodsOfOwner > plan.Replicas
 }

@@ -22,7 +22,8 @@ type Pod struct {
 	Revision string
 	// Owner is the pod's controller. Empty if it has none.
 	Owner types.UID
-	// Position of the pod in its StatefulSet, from 1, if the spread divides the pods by ordinal; see Policy.GoByOrdinal. 0 for other pods.
+	// Position of the pod in its StatefulSet, from 1, if the spread divides the pods by ordinal; see
+	// Policy.GoByOrdinal. 0 for other pods.
 	Position int32
 	// Cost is the pod's deletion cost. Nil if it has none, or a value that is not a number.
 	Cost *int32
@@ -30,7 +31,8 @@ type Pod struct {
 	AskedBefore int32
 	// CostIgnored is true if the pod's controller does not read deletion costs. Such a pod gets none.
 	CostIgnored bool
-	// OfJob is true if the pod's controller takes a deleted pod for one that has failed, so that nobody may delete or evict the pod.
+	// OfJob is true if the pod's controller takes a deleted pod for one that has failed, so that nobody may delete or
+	// evict the pod.
 	OfJob bool
 	// Record of the pod's Binding. Nil if the pod is unbound, or another scheduler bound it.
 	Record *Record
@@ -59,7 +61,8 @@ type Record struct {
 	Adopted bool
 }
 
-// Admitted is what was picked for a pod before its bind: by admission, or by the scheduler when it opened the gate of the pod.
+// Admitted is what was picked for a pod before its bind: by admission, or by the scheduler when it opened the gate of
+// the pod.
 type Admitted struct {
 	Spread string
 	// Subset is empty if every subset was full and the spread says whenFull: Schedule.
@@ -67,7 +70,8 @@ type Admitted struct {
 	// Pick identifies the pick, and Lent says that it is above the quota; see v1beta1.AdmittedSubset.
 	Pick string
 	Lent bool
-	// Opened is true if the scheduler picked the subset when it opened the pod's gate. The pod then requires the nodes of that subset, for good.
+	// Opened is true if the scheduler picked the subset when it opened the pod's gate. The pod then requires the nodes
+	// of that subset, for good.
 	Opened bool
 	// Since is the time of the pick. Zero if the pick does not say it.
 	Since time.Time
@@ -120,11 +124,13 @@ func costIn(pod *corev1.Pod, annotation string) *int32 {
 	return &value32
 }
 
-// revisionLabels are those with which controllers of workloads tell their revisions apart, each the label of ReplicaSets, of Argo Rollouts, and of StatefulSets and
-// other kinds with ControllerRevisions. A pod has one of them, or none.
+// revisionLabels are those with which controllers of workloads tell their revisions apart, each the label of
+// ReplicaSets, of Argo Rollouts, and of StatefulSets and other kinds with ControllerRevisions. A pod has one of them,
+// or none.
 var revisionLabels = []string{"pod-template-hash", "rollouts-pod-template-hash", "controller-revision-hash"}
 
-// RevisionOf is the rollout revision of a pod: the first of revisionLabels that it has. Empty for workloads without revisions.
+// RevisionOf is the rollout revision of a pod: the first of revisionLabels that it has. Empty for workloads without
+// revisions.
 func RevisionOf(pod *corev1.Pod) string {
 	for _, label := range revisionLabels {
 		if hash := pod.Labels[label]; hash != "" {
@@ -134,8 +140,8 @@ func RevisionOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// RecordOf is the record that Berth left on a pod. It is nil for an unbound pod, and for a record with another UID than the pod's: anybody
-// who may write pods can write annotations, so a copied or invented record is ignored.
+// RecordOf is the record that Berth left on a pod. It is nil for an unbound pod, and for a record with another UID than
+// the pod's: anybody who may write pods can write annotations, so a copied or invented record is ignored.
 func RecordOf(pod *corev1.Pod) *Record {
 	if pod.Spec.NodeName == "" {
 		return nil
@@ -161,8 +167,9 @@ func (p *Pod) BoundByOthers() bool {
 	return p.NodeName != "" && (p.Record == nil || p.Record.Adopted)
 }
 
-// AdmittedOf is the subset that was picked for a pod before its bind, or nil. A copy of a pod may carry the pick of the original. It also carries the
-// patch of that subset, so it is held to the same quota. A pod has no pick as long as it has Berth's gate.
+// AdmittedOf is the subset that was picked for a pod before its bind, or nil. A copy of a pod may carry the pick of the
+// original. It also carries the patch of that subset, so it is held to the same quota. A pod has no pick as long as it
+// has Berth's gate.
 func AdmittedOf(pod *corev1.Pod) *Admitted {
 	value, found := pod.Annotations[v1beta1.AdmittedAnnotation]
 	if !found || IsGated(pod) {
@@ -181,7 +188,8 @@ func IsActive(pod *corev1.Pod) bool {
 	return podstate.IsActive(pod)
 }
 
-// IsEnding is true for a pod on a node that terminates, while its containers may still run. Whether it holds its slot, the spread says.
+// IsEnding is true for a pod on a node that terminates, while its containers may still run. Whether it holds its slot,
+// the spread says.
 func IsEnding(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp != nil && pod.Spec.NodeName != "" && !podstate.HasEnded(pod)
 }
@@ -204,9 +212,10 @@ func (p *Policy) ScopeOf(revision string) string {
 	return revision
 }
 
-// SubsetOf is the subset that a bound pod belongs to, or None. The record decides, even if the node's labels have changed since. A pod without a valid
-// record for this spread, or with a record for a subset that is gone, is adopted: its node decides, and then the controller writes a record that says
-// the same. The rule looks at the pod and its node alone and not at counts, so all processes come to the same subset.
+// SubsetOf is the subset that a bound pod belongs to, or None. The record decides, even if the node's labels have
+// changed since. A pod without a valid record for this spread, or with a record for a subset that is gone, is adopted:
+// its node decides, and then the controller writes a record that says the same. The rule looks at the pod and its node
+// alone and not at counts, so all processes come to the same subset.
 func (p *Policy) SubsetOf(pod *Pod, spread string) (index int, adopted bool) {
 	if pod.NodeName == "" {
 		return None, false
@@ -220,9 +229,9 @@ func (p *Policy) SubsetOf(pod *Pod, spread string) (index int, adopted bool) {
 	return p.adopt(pod, spread), true
 }
 
-// adopt is the subset of a pod that another scheduler bound. Only subsets that select its node count. That which admission picked for the pod comes
-// first, then the subset that prefers the node most, by the sum of its weights. The first subset wins a tie. In a spread that behaves as OpenKruise's, the
-// first whose labels the pod carries wins it.
+// adopt is the subset of a pod that another scheduler bound. Only subsets that select its node count. That which
+// admission picked for the pod comes first, then the subset that prefers the node most, by the sum of its weights. The
+// first subset wins a tie. In a spread that behaves as OpenKruise's, the first whose labels the pod carries wins it.
 func (p *Policy) adopt(pod *Pod, spread string) int {
 	if picked, counts := p.AdmittedTo(pod.Admitted, spread); counts && picked != None && p.Subsets[picked].Holds(pod.Node) {
 		return picked
@@ -244,8 +253,8 @@ func (p *Policy) adopt(pod *Pod, spread string) int {
 	return best
 }
 
-// RecordedIn is the subset that a record names, or None if the record says that the pod was let go. It is false if the pod's node decides: the record
-// is nil, for another spread, or for a subset that is gone.
+// RecordedIn is the subset that a record names, or None if the record says that the pod was let go. It is false if the
+// pod's node decides: the record is nil, for another spread, or for a subset that is gone.
 func (p *Policy) RecordedIn(record *Record, spread string) (index int, counts bool) {
 	if record == nil || record.Spread != spread {
 		return None, false
@@ -257,8 +266,8 @@ func (p *Policy) RecordedIn(record *Record, spread string) (index int, counts bo
 	return index, index != None
 }
 
-// keepBefore orders the pods of one subset by which of them is kept first: pods of a StatefulSet by their positions; others after them, ready before not
-// ready, then older before younger. Name and UID break ties.
+// keepBefore orders the pods of one subset by which of them is kept first: pods of a StatefulSet by their positions;
+// others after them, ready before not ready, then older before younger. Name and UID break ties.
 func keepBefore(a, b *Pod) int {
 	if a.Position != b.Position {
 		return cmp.Compare(uint32(a.Position-1), uint32(b.Position-1)) // 0 comes last

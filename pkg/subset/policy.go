@@ -47,8 +47,8 @@ type Policy struct {
 	Kruise bool
 	// Adaptive says when a pod of strategy Adaptive goes on from a subset that has no node for it.
 	Adaptive Adaptive
-	// IsPart is true if the spread divides some pods of its workload, and the workload does not say how many of its replicas these are. Percentages are
-	// of all replicas then.
+	// IsPart is true if the spread divides some pods of its workload, and the workload does not say how many of its
+	// replicas these are. Percentages are of all replicas then.
 	IsPart bool
 	// Subsets in order of preference.
 	Subsets []Subset
@@ -61,17 +61,21 @@ type Policy struct {
 	hasPercent  bool
 	// shares is true if the pods above the minimums are divided by weight. Otherwise they go to the subsets in order.
 	shares bool
-	// lends is true if a share that has no node goes to the other subsets, although each share has an upper bound: strategy Adaptive and percentages.
+	// lends is true if a share that has no node goes to the other subsets, although each share has an upper bound:
+	// strategy Adaptive and percentages.
 	lends bool
-	// ranked is true if the next pod may belong in a later subset although an earlier one has room: there are shares or minimums.
+	// ranked is true if the next pod may belong in a later subset although an earlier one has room: there are shares or
+	// minimums.
 	ranked bool
 	// seats is nil if every quota is a count and subsets are filled in order.
 	seats *seating
 }
 
-// Adaptive says more about a pod of strategy Adaptive. It goes on from a subset when the scheduler's filters refuse every node.
+// Adaptive says more about a pod of strategy Adaptive. It goes on from a subset when the scheduler's filters refuse
+// every node.
 type Adaptive struct {
-	// Wait is how long a pod that can use one subset only waits there, before it is replaced. 0 means that it is not replaced.
+	// Wait is how long a pod that can use one subset only waits there, before it is replaced. 0 means that it is not
+	// replaced.
 	Wait time.Duration
 	// Skip is for how long the subset is skipped after a pod has waited in it in vain.
 	Skip time.Duration
@@ -139,8 +143,8 @@ func (m *Metadata) isOn(pod map[string]string) bool {
 	return len(m.Labels) > 0
 }
 
-// MetadataFor is what the subset sets on pods of a workload with this selector. It leaves out labels by which the workload would lose the pods; see
-// Patch.Breaks.
+// MetadataFor is what the subset sets on pods of a workload with this selector. It leaves out labels by which the
+// workload would lose the pods; see Patch.Breaks.
 func (s *Subset) MetadataFor(selector labels.Selector) Metadata {
 	broken := s.Patch.Breaks(selector)
 	if len(broken) == 0 {
@@ -184,9 +188,9 @@ func (l Limit) Quota(replicas int32) int32 {
 // IsPercent is true if the quota depends on the replicas.
 func (l Limit) IsPercent() bool { return l.kind == percent }
 
-// Compile turns a spread into a Policy, or returns every error in it. Path is that of the spec. It accepts what the API server's schema accepts, with
-// these exceptions: selectors that do not parse, tolerations that can never match, and patches that are no patches of a pod, that the binding mode
-// cannot apply, or that make the spread lose the pod.
+// Compile turns a spread into a Policy, or returns every error in it. Path is that of the spec. It accepts what the API
+// server's schema accepts, with these exceptions: selectors that do not parse, tolerations that can never match, and
+// patches that are no patches of a pod, that the binding mode cannot apply, or that make the spread lose the pod.
 func Compile(spread *v1beta1.WorkloadSpread, path *field.Path) (*Policy, field.ErrorList) {
 	spec, errs := &spread.Spec, validateCompatibility(spread)
 	policy := &Policy{
@@ -256,8 +260,9 @@ func (p *Policy) shareByPercent() {
 	}
 }
 
-// defaultScope is Revision for workloads that give each revision pods of its own: those of Kubernetes and Rollouts of Argo. Others may update pods in place.
-// Their pods change the revision without a bind, so only a quota over all revisions holds.
+// defaultScope is Revision for workloads that give each revision pods of its own: those of Kubernetes and Rollouts of
+// Argo. Others may update pods in place. Their pods change the revision without a bind, so only a quota over all
+// revisions holds.
 func defaultScope(target *v1beta1.TargetReference) v1beta1.QuotaScope {
 	kind := schema.FromAPIVersionAndKind(target.APIVersion, target.Kind).GroupKind()
 	switch {
@@ -499,7 +504,8 @@ func validateLimitsTogether(subsets []Subset, path *field.Path) field.ErrorList 
 	return errs
 }
 
-// validatePatchesTogether refuses patches that the binding mode cannot apply, and patches that make the spread lose the pod.
+// validatePatchesTogether refuses patches that the binding mode cannot apply, and patches that make the spread lose the
+// pod.
 func validatePatchesTogether(policy *Policy) field.ErrorList {
 	var errs field.ErrorList
 	for i := range policy.Subsets {
@@ -525,7 +531,8 @@ func validatePatchesTogether(policy *Policy) field.ErrorList {
 // UsesPercent is true if the quota or the minimum of any subset depends on the workload's replicas.
 func (p *Policy) UsesPercent() bool { return p.hasPercent }
 
-// IsRanked is true if the next pod may belong in a later subset although an earlier one has room: there are shares or minimums.
+// IsRanked is true if the next pod may belong in a later subset although an earlier one has room: there are shares or
+// minimums.
 func (p *Policy) IsRanked() bool { return p.ranked }
 
 // HasShares is true if the pods above the minimums are divided by weight, or by percentages of all subsets.

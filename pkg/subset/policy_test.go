@@ -174,7 +174,8 @@ func TestCompileDefaults(t *testing.T) {
 	}
 }
 
-// TestQuotasOfWorkloadsThatUpdateInPlace count all revisions, unless the spread says otherwise: no bind counts a pod that changes its revision in place.
+// TestQuotasOfWorkloadsThatUpdateInPlace count all revisions, unless the spread says otherwise: no bind counts a pod
+// that changes its revision in place.
 func TestQuotasOfWorkloadsThatUpdateInPlace(t *testing.T) {
 	for target, want := range map[string]v1beta1.QuotaScope{
 		"apps/v1, kind: Deployment":                 v1beta1.RevisionQuotaScope,
@@ -277,7 +278,8 @@ func FuzzCompile(f *testing.F) {
 	})
 }
 
-// TestTheAnnotationOverridesTheInstallation: and a change of either is a change of the policy, although neither changes the generation.
+// TestTheAnnotationOverridesTheInstallation: and a change of either is a change of the policy, although neither changes
+// the generation.
 func TestTheAnnotationOverridesTheInstallation(t *testing.T) {
 	for _, tc := range []struct {
 		installation v1beta1.Compatibility

@@ -9,11 +9,12 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
-// Roster is the pods of one spread at one plan. It knows which pods are above a quota, which have a wrong deletion cost, and which wait for a slot
-// that others hold. It counts all pods after a change, when it is asked. It is not safe for concurrent use.
+// Roster is the pods of one spread at one plan. It knows which pods are above a quota, which have a wrong deletion
+// cost, and which wait for a slot that others hold. It counts all pods after a change, when it is asked. It is not safe
+// for concurrent use.
 type Roster struct {
-	// Latest is the revision that the workload rolls out, for the costs of a spread that behaves as OpenKruise's. Empty if the workload has no
-	// revisions, or one controller for all of them. It must be set before the first Put.
+	// Latest is the revision that the workload rolls out, for the costs of a spread that behaves as OpenKruise's. Empty
+	// if the workload has no revisions, or one controller for all of them. It must be set before the first Put.
 	Latest string
 
 	policy  *Policy
@@ -39,7 +40,8 @@ type Member struct {
 // counted is what the roster finds by looking at all pods.
 type counted struct {
 	tally *Tally
-	// live are the active pods on nodes, in no particular order, and over are those of them above the quota of their subset.
+	// live are the active pods on nodes, in no particular order, and over are those of them above the quota of their
+	// subset.
 	live []*Member
 	over map[*Member]bool
 	// onNode counts the live pods of each node. newest is the youngest of the live pods of each controller.
@@ -107,7 +109,8 @@ func (r *Roster) Held() *Tally {
 	return held
 }
 
-// count looks at all pods, unless nothing has changed since it last did. A pod that ends may hold a slot, and is neither above a quota nor gets a cost.
+// count looks at all pods, unless nothing has changed since it last did. A pod that ends may hold a slot, and is
+// neither above a quota nor gets a cost.
 func (r *Roster) count() *counted {
 	if r.counted != nil {
 		return r.counted
@@ -163,9 +166,9 @@ type Excess struct {
 	Reason v1beta1.Reason
 }
 
-// Surplus lists the active bound pods above the plan, those to delete first in front: pods of no subset, then those above the quota of the last
-// subset, and so on to the first. Inside a subset, ready and old pods are kept. Each quota scope is judged by itself, with the same plan. Lent pods are
-// not above the plan.
+// Surplus lists the active bound pods above the plan, those to delete first in front: pods of no subset, then those
+// above the quota of the last subset, and so on to the first. Inside a subset, ready and old pods are kept. Each quota
+// scope is judged by itself, with the same plan. Lent pods are not above the plan.
 func (r *Roster) Surplus() []Excess {
 	var surplus []Excess
 	for m := range r.count().over {
@@ -205,8 +208,9 @@ func (p *Policy) Surplus(plan *Plan, pods []Pod, spread string) []Excess {
 	return p.rosterOf(plan, pods, spread).Surplus()
 }
 
-// Overbooked are pending pods whose subset, picked by admission, has no room for them, although a replacement would get another subset. They should
-// be replaced. The oldest pods keep their subset. A pod of a Job is left waiting, because its Job would count a failure.
+// Overbooked are pending pods whose subset, picked by admission, has no room for them, although a replacement would get
+// another subset. They should be replaced. The oldest pods keep their subset. A pod of a Job is left waiting, because
+// its Job would count a failure.
 func (r *Roster) Overbooked() []*Pod {
 	waiting := r.count().waiting
 	slices.SortFunc(waiting, keepBefore)

@@ -5,21 +5,24 @@ import (
 	"sync"
 )
 
-// firstSeatCost is far above the costs of pods without a seat, so that they do not mix when the quotas of a spread change from counts to percentages.
+// firstSeatCost is far above the costs of pods without a seat, so that they do not mix when the quotas of a spread
+// change from counts to percentages.
 const firstSeatCost = 1_000_000
 
-// seating is the order in which the subsets get their pods as a workload grows from nothing: at k replicas, seat k goes to the subset that is Next
-// for the bounds at k replicas. A pod with seat k is kept as long as there are at least k pods.
+// seating is the order in which the subsets get their pods as a workload grows from nothing: at k replicas, seat k goes
+// to the subset that is Next for the bounds at k replicas. A pod with seat k is kept as long as there are at least k
+// pods.
 //
-// So a workload that shrinks goes back through the layouts of its growth. These are the targets at every size, unless minimums are percentages: at some
-// sizes two minimums then grow at once, and the second waits for the next size.
+// So a workload that shrinks goes back through the layouts of its growth. These are the targets at every size, unless
+// minimums are percentages: at some sizes two minimums then grow at once, and the second waits for the next size.
 type seating struct {
 	policy *Policy
 	// period is after how many seats everything repeats. 0 means never.
 	period int32
 
 	mu sync.Mutex // guards what follows
-	// at is the subset of each seat that is known, and seats are the seats of each subset, ascending. Seats count from 1.
+	// at is the subset of each seat that is known, and seats are the seats of each subset, ascending. Seats count from
+	// 1.
 	at    []uint8
 	seats [][]int32
 	// ended is true if every subset is full after the seats that are known.
@@ -31,8 +34,8 @@ const (
 	hundred = 100
 	// mostSeats bounds the memory of a seating that does not repeat. Pods above it have late seats.
 	mostSeats = 20_000
-	// firstLateSeat is the first seat of pods that their subset would not have as the workload grows. Each subset has lateSeats of them, the first
-	// subset in front. The last of them is for all pods beyond.
+	// firstLateSeat is the first seat of pods that their subset would not have as the workload grows. Each subset has
+	// lateSeats of them, the first subset in front. The last of them is for all pods beyond.
 	firstLateSeat = 500_000
 	lateSeats     = 7_000
 )
@@ -54,7 +57,8 @@ func (s *seating) has(subset int) bool {
 	return s != nil && subset != None && (s.period == 0 || len(s.seats[subset]) > 0)
 }
 
-// extend makes the first seats known, or as many as there are. The caller holds the mutex, or is the only one who knows the seating.
+// extend makes the first seats known, or as many as there are. The caller holds the mutex, or is the only one who knows
+// the seating.
 func (s *seating) extend(seats int) {
 	seats = min(seats, mostSeats)
 	if len(s.at) >= seats || s.ended {
@@ -97,7 +101,8 @@ func (s *seating) of(subset int, ordinal int32) int32 {
 	return s.seats[subset][place]
 }
 
-// subsetAt is the subset with this seat, counted from 1, or None if every subset is full before. It is false for a seat that is not known.
+// subsetAt is the subset with this seat, counted from 1, or None if every subset is full before. It is false for a seat
+// that is not known.
 func (s *seating) subsetAt(seat int32) (subset int, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,7 +20,8 @@ func (c Counts) sum() (n int32) {
 	return n
 }
 
-// OverQuota is how many of the counted pods are above the quotas of their subsets. Lent pods are not, as long as there are no more pods than replicas.
+// OverQuota is how many of the counted pods are above the quotas of their subsets. Lent pods are not, as long as there
+// are no more pods than replicas.
 func (p *Policy) OverQuota(plan *Plan, kept Counts) int32 {
 	var over int32
 	for i, quota := range plan.Quota {
@@ -34,8 +35,8 @@ func (p *Policy) OverQuota(plan *Plan, kept Counts) int32 {
 	return over
 }
 
-// Tally counts the pods that hold a slot, by quota scope and subset. The zero value is not usable; see NewTally. It is not safe for
-// concurrent use.
+// Tally counts the pods that hold a slot, by quota scope and subset. The zero value is not usable; see NewTally. It is
+// not safe for concurrent use.
 type Tally struct {
 	subsets int
 	scopes  map[string]Counts
@@ -86,8 +87,8 @@ func (t *Tally) Scopes() []string {
 // Add takes a slot. None takes nothing.
 func (t *Tally) Add(scope string, subset int) { t.change(scope, subset, 1) }
 
-// Remove gives back a slot that Add took. None gives back nothing. The tally forgets a scope without pods, so that old revisions leave nothing
-// behind.
+// Remove gives back a slot that Add took. None gives back nothing. The tally forgets a scope without pods, so that old
+// revisions leave nothing behind.
 func (t *Tally) Remove(scope string, subset int) { t.change(scope, subset, -1) }
 
 func (t *Tally) change(scope string, subset int, by int32) {

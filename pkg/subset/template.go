@@ -9,8 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Require adds a term to the required node affinity of a pod's spec, as a JSON decoder returns it: every term of the pod gets the requirements too. A nil
-// term, and one without requirements, changes nothing. It changes the maps of the spec.
+// Require adds a term to the required node affinity of a pod's spec, as a JSON decoder returns it: every term of the
+// pod gets the requirements too. A nil term, and one without requirements, changes nothing. It changes the maps of the
+// spec.
 func Require(spec map[string]any, term *corev1.NodeSelectorTerm) error {
 	if term == nil || isEmpty(term) {
 		return nil
@@ -33,7 +34,8 @@ func Require(spec map[string]any, term *corev1.NodeSelectorTerm) error {
 	return nil
 }
 
-// Tolerate adds tolerations to a pod's spec, as a JSON decoder returns it, unless the pod has them. It changes the maps of the spec.
+// Tolerate adds tolerations to a pod's spec, as a JSON decoder returns it, unless the pod has them. It changes the maps
+// of the spec.
 func Tolerate(spec map[string]any, tolerations []corev1.Toleration) error {
 	var own []corev1.Toleration
 	if err := decode(spec["tolerations"], &own); err != nil {

@@ -113,7 +113,8 @@ func (p *Policy) WarningsBeside(autoscaler string, path *field.Path) (all []stri
 	return all
 }
 
-// WarningsAt are about a workload with this number of replicas. maxUnavailable is as in BlockedRollout. Path is that of the spec.
+// WarningsAt are about a workload with this number of replicas. maxUnavailable is as in BlockedRollout. Path is that of
+// the spec.
 func (p *Policy) WarningsAt(replicas int32, maxUnavailable *int32, path *field.Path) []string {
 	all := append(p.warnOfRounding(replicas, path), p.warnOfMinimums(replicas, path)...)
 	if blocked := p.BlockedRollout(replicas, maxUnavailable); blocked != "" {
@@ -154,11 +155,13 @@ func (p *Policy) sumOf(bounds []int32) (list string, sum int64) {
 	return strings.Join(parts, ", "), sum
 }
 
-// BlockedRollout says why a rolling update of a workload with this number of replicas can never go on, and what to change. It is empty if it can, or if
-// that is not known. A nil maxUnavailable means that the workload has no such number.
+// BlockedRollout says why a rolling update of a workload with this number of replicas can never go on, and what to
+// change. It is empty if it can, or if that is not known. A nil maxUnavailable means that the workload has no such
+// number.
 //
-// If all revisions share quotas that pods of the old revision fill, a pod of the new one waits until an old one goes. The workload's controller
-// removes an available pod only if more than replicas − maxUnavailable pods are available. No more than there are slots can be.
+// If all revisions share quotas that pods of the old revision fill, a pod of the new one waits until an old one goes.
+// The workload's controller removes an available pod only if more than replicas − maxUnavailable pods are available. No
+// more than there are slots can be.
 func (p *Policy) BlockedRollout(replicas int32, maxUnavailable *int32) string {
 	if p.Scope != v1beta1.WorkloadQuotaScope || p.WhenFull != v1beta1.WhenFullWait || maxUnavailable == nil || replicas <= 0 ||
 		!p.podSelector.Empty() { // of the replicas, nobody knows how many the spread divides

@@ -17,6 +17,7 @@ import (
 	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
@@ -43,7 +44,7 @@ type Gone struct {
 // Key is a label by which nodes can be grouped.
 type Key struct {
 	Label string `json:"label"`
-	// Values that subsets select, those of earlier subsets first. If spreads differ, the mean position counts.
+	// Values that subsets select, those of earlier subsets first. If spreads differ, the earliest position counts.
 	Values []string `json:"values,omitempty"`
 }
 
@@ -102,8 +103,8 @@ type family interface {
 
 var _ family = &lineage.Lineage{}
 
-// board holds the objects of the cluster and what the page shows of them. Objects may change at any rate. Only when news is asked for, those that
-// have changed are evaluated. It is not safe for concurrent use.
+// board holds the objects of the cluster and what the page shows of them. Objects may change at any rate. Only when
+// news is asked for, those that have changed are evaluated. It is not safe for concurrent use.
 type board struct {
 	family family
 	clock  clock.PassiveClock
@@ -112,8 +113,6 @@ type board struct {
 	pods  map[types.NamespacedName]*corev1.Pod
 	// objects with a report, by the key of the page.
 	objects map[string]metav1.Object
-	// podsOn are the pods of a node.
-	podsOn map[string]sets.Set[types.NamespacedName]
 	// awaited are pods by the UID of an owner that is not known yet.
 	awaited   map[types.UID]sets.Set[types.NamespacedName]
 	staleKeys bool
@@ -135,7 +134,8 @@ func newTable[K comparable, V any]() table[K, V] {
 	return table[K, V]{map[K]V{}, sets.Set[K]{}}
 }
 
-// news looks at what is stale. look returns nil for what does not exist any more, and id tells what the page knows it by. After an error nothing has changed.
+// news looks at what is stale. look returns nil for what does not exist any more, and id tells what the page knows it
+// by. After an error nothing has changed.
 func (t *table[K, V]) news(look func(K) (*V, error), id func(*V) string) (changed []V, gone []string, _ error) {
 	fresh := make(map[K]*V, len(t.stale))
 	for key := range t.stale {
@@ -164,7 +164,7 @@ func newBoard(family family, clock clock.PassiveClock) *board {
 	return &board{
 		family: family, clock: clock,
 		nodes: map[string]*corev1.Node{}, pods: map[types.NamespacedName]*corev1.Pod{}, objects: map[string]metav1.Object{},
-		podsOn: map[string]sets.Set[types.NamespacedName]{}, awaited: map[types.UID]sets.Set[types.NamespacedName]{},
+		awaited:    map[types.UID]sets.Set[types.NamespacedName]{},
 		shownNodes: newTable[string, Node](), shownPods: newTable[types.NamespacedName, Pod](), shownSpreads: newTable[string, Spread](),
 	}
 }
@@ -191,8 +191,7 @@ func (b *board) drop(object metav1.Object) {
 	case *corev1.Node:
 		delete(b.nodes, o.Name)
 		b.shownNodes.stale.Insert(o.Name)
-		b.staleKeys = true
-		maps.Copy(b.shownPods.stale, b.podsOn[o.Name])
+		b.moveNode(o.Name)
 	case *corev1.Pod:
 		b.dropPod(keyOf(o))
 	default:
@@ -208,43 +207,33 @@ func (b *board) putNode(node *corev1.Node) {
 	b.nodes[node.Name] = node
 	b.shownNodes.stale.Insert(node.Name)
 	if before == nil || !maps.Equal(before.Labels, node.Labels) {
-		b.staleKeys = true
-		maps.Copy(b.shownPods.stale, b.podsOn[node.Name])
+		b.moveNode(node.Name)
+	}
+}
+
+// moveNode is called when the pods of a node may belong to other subsets than before, because of the node.
+func (b *board) moveNode(name string) {
+	b.staleKeys = true
+	for key, pod := range b.pods {
+		if pod.Spec.NodeName == name {
+			b.shownPods.stale.Insert(key)
+		}
 	}
 }
 
 func (b *board) putPod(pod *corev1.Pod) {
 	key := keyOf(pod)
-	b.leaveNode(key)
 	b.pods[key] = pod
-	if node := pod.Spec.NodeName; node != "" {
-		if b.podsOn[node] == nil {
-			b.podsOn[node] = sets.New[types.NamespacedName]()
-		}
-		b.podsOn[node].Insert(key)
-	}
 	b.shownPods.stale.Insert(key)
 }
 
 func (b *board) dropPod(key types.NamespacedName) {
-	b.leaveNode(key)
 	delete(b.pods, key)
 	b.shownPods.stale.Insert(key)
 	for owner, waiting := range b.awaited { // few at any time
 		if waiting.Delete(key); waiting.Len() == 0 {
 			delete(b.awaited, owner)
 		}
-	}
-}
-
-func (b *board) leaveNode(key types.NamespacedName) {
-	before := b.pods[key]
-	if before == nil || before.Spec.NodeName == "" {
-		return
-	}
-	on := b.podsOn[before.Spec.NodeName]
-	if on.Delete(key); on.Len() == 0 {
-		delete(b.podsOn, before.Spec.NodeName)
 	}
 }
 
@@ -294,7 +283,8 @@ func (b *board) isStale() bool {
 	return b.staleKeys || len(b.shownNodes.stale) > 0 || len(b.shownPods.stale) > 0 || len(b.shownSpreads.stale) > 0
 }
 
-// news returns what has changed since the last call, or nil. After an error, which comes from the cache, the next call tries the same again.
+// news returns what has changed since the last call, or nil. After an error, which comes from the cache, the next call
+// tries the same again.
 func (b *board) news(ctx context.Context) (*News, error) {
 	n, gone := &News{}, &Gone{}
 	var err error
@@ -422,7 +412,7 @@ func phaseOf(pod *corev1.Pod) (phase Phase, why string) {
 	switch {
 	case pod.DeletionTimestamp != nil:
 		return Leaving, ""
-	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+	case podstate.HasEnded(pod):
 		return Ended, ""
 	case pod.Spec.NodeName == "":
 		for i := range pod.Status.Conditions {
@@ -432,10 +422,8 @@ func phaseOf(pod *corev1.Pod) (phase Phase, why string) {
 		}
 		return Pending, "its scheduler has not reported yet"
 	}
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			return Ready, ""
-		}
+	if ready, _ := podstate.IsReady(pod); ready {
+		return Ready, ""
 	}
 	return Starting, ""
 }
@@ -478,12 +466,12 @@ func termsOf(object metav1.Object) (terms []*corev1.NodeSelectorTerm) {
 	return terms
 }
 
-// groupKeys are the labels by which subsets select their nodes, and the zone. The label that most subsets use comes first, if any node has it. The
-// others follow in alphabetical order.
+// groupKeys are the labels by which subsets select their nodes, and the zone. The label that most subsets use comes
+// first, if any node has it. The others follow in alphabetical order.
 func (b *board) groupKeys() []Key {
 	selecting := map[string]int{corev1.LabelTopologyZone: 0}
-	// places has, for each value of a label, the positions of the subsets that select it.
-	places := map[string]map[string][]int{}
+	// places has, for each value of a label, the position of the first subset that selects it.
+	places := map[string]map[string]int{}
 	for _, object := range b.objects {
 		for i, term := range termsOf(object) {
 			if term == nil {
@@ -495,10 +483,12 @@ func (b *board) groupKeys() []Key {
 					continue
 				}
 				if places[requirement.Key] == nil {
-					places[requirement.Key] = map[string][]int{}
+					places[requirement.Key] = map[string]int{}
 				}
 				for _, value := range requirement.Values {
-					places[requirement.Key][value] = append(places[requirement.Key][value], i)
+					if first, known := places[requirement.Key][value]; !known || i < first {
+						places[requirement.Key][value] = i
+					}
 				}
 			}
 		}
@@ -519,18 +509,10 @@ func (b *board) groupKeys() []Key {
 	for i, label := range labels {
 		of := places[label]
 		keys[i] = Key{Label: label, Values: slices.SortedFunc(maps.Keys(of), func(a, b string) int {
-			return cmp.Or(cmp.Compare(mean(of[a]), mean(of[b])), cmp.Compare(a, b))
+			return cmp.Or(cmp.Compare(of[a], of[b]), cmp.Compare(a, b))
 		})}
 	}
 	return keys
-}
-
-func mean(numbers []int) float64 {
-	sum := 0
-	for _, n := range numbers {
-		sum += n
-	}
-	return float64(sum) / float64(len(numbers))
 }
 
 func sameKey(a, b Key) bool { return a.Label == b.Label && slices.Equal(a.Values, b.Values) }

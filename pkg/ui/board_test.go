@@ -82,8 +82,8 @@ func (f *fixture) create(t *testing.T, object client.Object) {
 	}
 }
 
-// expectNews fails the test if the news are not these, one word for each thing: pods as "name=spread/subset:phase", nodes as "name@group", spreads by their
-// keys, what is gone with a minus.
+// expectNews fails the test if the news are not these, one word for each thing: pods as "name=spread/subset:phase",
+// nodes as "name@group", spreads by their keys, what is gone with a minus.
 func (f *fixture) expectNews(t *testing.T, want ...string) {
 	t.Helper()
 	news, err := f.news(t.Context())
@@ -304,7 +304,8 @@ func TestWhyAPodWaitsIsWhatItsSchedulerSaid(t *testing.T) {
 	}
 }
 
-// TestNewsAddUpToEverything changes a board at random, takes the news at random times, and puts them together as a browser does.
+// TestNewsAddUpToEverything changes a board at random, takes the news at random times, and puts them together as a
+// browser does.
 func TestNewsAddUpToEverything(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -380,15 +381,7 @@ func TestASpreadIsNewsWhenItsWaitIsOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		next := func() string {
-			t.Helper()
-			<-r.wake
-			frames, err := stream.take(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return string(slices.Concat(frames...))
-		}
+		next := func() string { return string(<-r) }
 		next() // the snapshot of an empty board
 		s := spread("own", "cloud")
 		s.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))

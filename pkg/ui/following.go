@@ -2,12 +2,6 @@ package ui
 
 import (
 	"context"
-	"fmt"
-	"maps"
-	"net/http"
-	"path"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,32 +17,20 @@ const (
 	askTimeout  = 4 * time.Second
 )
 
-// following knows whether the cluster is followed: whether the API server answers, and what it refuses to show.
+// following knows whether the API server answers.
 type following struct {
 	clock clock.WithTicker
 
 	mu sync.Mutex
 	// notAnswering is why the API server does not answer. Empty if it does.
 	notAnswering string
-	// refused is why the last list or watch was refused, by its path.
-	refused map[string]string
-}
-
-func newFollowing(clock clock.WithTicker) *following {
-	return &following{clock: clock, refused: map[string]string{}}
 }
 
 // problem is why the page may be out of date. Empty if it is not.
 func (f *following) problem() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.notAnswering != "" {
-		return f.notAnswering
-	}
-	for _, of := range slices.Sorted(maps.Keys(f.refused)) {
-		return fmt.Sprintf("%s cannot be watched: %s", path.Base(of), f.refused[of])
-	}
-	return ""
+	return f.notAnswering
 }
 
 // ask calls the API server at intervals until the context ends.
@@ -88,24 +70,3 @@ func (f *following) setNotAnswering(why string) {
 	defer f.mu.Unlock()
 	f.notAnswering = why
 }
-
-// watch is a transport that notes what is refused. The cache asks again by itself.
-func (f *following) watch(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
-		response, err := next.RoundTrip(r)
-		if err != nil { // ask finds out
-			return response, err
-		}
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.refused, r.URL.Path)
-		if response.StatusCode == http.StatusForbidden || response.StatusCode == http.StatusNotFound {
-			f.refused[r.URL.Path] = strings.ToLower(http.StatusText(response.StatusCode))
-		}
-		return response, nil
-	})
-}
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }

@@ -4,27 +4,25 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 )
 
 const (
-	// batchInterval is how long changes are collected before they are sent to browsers. People do not see faster changes.
+	// batchInterval is how long changes are collected before they are sent to browsers. People do not see faster
+	// changes.
 	batchInterval = 100 * time.Millisecond
 	// waitCheckInterval is how often the stream looks for waits of the descheduler that are over.
 	waitCheckInterval = time.Second
-	// longestQueue is how many batches may wait for a slow browser. A browser that is further behind gets everything again.
+	// longestQueue is how many batches may wait for a slow browser. One that is further behind is disconnected,
+	// reconnects by itself, and gets everything again.
 	longestQueue = 16
-	// mostReaders bounds the browsers. Each costs memory and a connection.
-	mostReaders = 50
 )
-
-var errTooManyReaders = errors.New("too many browsers show this page")
 
 // frame is an encoded event (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 type frame []byte
@@ -39,17 +37,17 @@ func encode(event string, content any) (frame, error) {
 	return f.Bytes(), nil
 }
 
-// stream sends browsers what is on the board. The data that waits for a browser is bounded, and a slow browser delays neither others nor the board.
+// stream sends browsers what is on the board. The data that waits for a browser is bounded, and a slow browser delays
+// neither others nor the board.
 type stream struct {
 	clock clock.WithTicker
 	// title is what a snapshot says besides the news.
 	title Title
 
-	mu      sync.Mutex
-	board   *board
-	readers map[*reader]struct{}
-	// whole is the encoded snapshot of the board. Nil if the board has changed since.
-	whole frame
+	mu    sync.Mutex
+	board *board
+	// readers are the browsers. The stream closes the channel of one that is too far behind.
+	readers sets.Set[chan frame]
 	// stale is readable when there may be news.
 	stale chan struct{}
 }
@@ -68,17 +66,8 @@ type snapshot struct {
 	*News
 }
 
-// reader is one browser.
-type reader struct {
-	// wake is readable when there is something for the reader.
-	wake chan struct{}
-	// queue holds what the reader has not taken, oldest first. It is empty while the reader is behind and must get everything.
-	queue  []frame
-	behind bool
-}
-
 func newStream(board *board, title Title, clock clock.WithTicker) *stream {
-	return &stream{clock: clock, title: title, board: board, readers: map[*reader]struct{}{}, stale: make(chan struct{}, 1)}
+	return &stream{clock: clock, title: title, board: board, readers: sets.New[chan frame](), stale: make(chan struct{}, 1)}
 }
 
 // change changes the board.
@@ -117,7 +106,7 @@ func (s *stream) run(ctx context.Context) {
 	}
 }
 
-// broadcast takes the news from the board and adds it to every reader's queue.
+// broadcast takes the news from the board and sends it to every reader.
 func (s *stream) broadcast(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,60 +114,36 @@ func (s *stream) broadcast(ctx context.Context) error {
 	if err != nil || news == nil {
 		return err
 	}
-	s.whole = nil
-	if len(s.readers) == 0 {
-		return nil
-	}
 	f, err := encode("news", news)
 	for r := range s.readers {
-		switch {
-		case err != nil || len(r.queue) == longestQueue:
-			r.queue, r.behind = nil, true
-		case !r.behind:
-			r.queue = append(r.queue, f)
+		if err != nil || len(r) == cap(r) {
+			s.readers.Delete(r)
+			close(r)
+			continue
 		}
-		signal(r.wake)
+		r <- f
 	}
 	return err
 }
 
 // join adds a reader, which gets everything first. The caller must leave it.
-func (s *stream) join() (*reader, error) {
+func (s *stream) join() (chan frame, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.readers) == mostReaders {
-		return nil, errTooManyReaders
+	whole, err := encode("snapshot", snapshot{s.title, s.board.everything()})
+	if err != nil {
+		return nil, err
 	}
-	r := &reader{wake: make(chan struct{}, 1), behind: true}
-	s.readers[r] = struct{}{}
-	signal(r.wake)
+	r := make(chan frame, longestQueue)
+	r <- whole
+	s.readers.Insert(r)
 	return r, nil
 }
 
-func (s *stream) leave(r *reader) {
+func (s *stream) leave(r chan frame) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.readers, r)
-}
-
-// take returns what the reader has not got yet, in order.
-func (s *stream) take(r *reader) ([]frame, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !r.behind {
-		queue := r.queue
-		r.queue = nil
-		return queue, nil
-	}
-	if s.whole == nil {
-		whole, err := encode("snapshot", snapshot{s.title, s.board.everything()})
-		if err != nil {
-			return nil, err
-		}
-		s.whole = whole
-	}
-	r.behind = false
-	return []frame{s.whole}, nil
+	s.readers.Delete(r)
 }
 
 // signal never blocks: one signal stands for many.

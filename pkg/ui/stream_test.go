@@ -2,13 +2,11 @@ package ui
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
@@ -26,14 +24,11 @@ func (s *stream) tellPod(t *testing.T, p *corev1.Pod) {
 	}
 }
 
-// taken are the events that a reader takes, as "event: pods".
-func taken(t *testing.T, s *stream, r *reader) (events []string) {
+// taken are the events that wait for a reader, as "event: pods".
+func taken(t *testing.T, r chan frame) (events []string) {
 	t.Helper()
-	frames, err := s.take(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range frames {
+	for len(r) > 0 {
+		f := <-r
 		name, data, found := strings.Cut(strings.TrimSpace(string(f)), "\ndata: ")
 		if !found || !strings.HasSuffix(string(f), "\n\n") || strings.Contains(data, "\n") {
 			t.Fatalf("not an event: %q", f)
@@ -47,6 +42,15 @@ func taken(t *testing.T, s *stream, r *reader) (events []string) {
 	return events
 }
 
+func join(t *testing.T, s *stream) chan frame {
+	t.Helper()
+	r, err := s.join()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 func expect(t *testing.T, got []string, want ...string) {
 	t.Helper()
 	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
@@ -57,65 +61,31 @@ func expect(t *testing.T, got []string, want ...string) {
 func TestAReaderIsToldEverythingAndThenWhatIsNew(t *testing.T) {
 	s := telling(t, newFixture(t))
 	s.tellPod(t, pod("a", "", ""))
-	r, err := s.join()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.tellPod(t, pod("b", "", "")) // before it has taken anything
-	expect(t, taken(t, s, r), "snapshot: a:pending b:pending")
+	s.tellPod(t, pod("b", "", ""))
+	r := join(t, s)
+	expect(t, taken(t, r), "snapshot: a:pending b:pending")
 	s.tellPod(t, pod("c", "", ""))
 	s.tellPod(t, pod("a", "n1", ""))
-	expect(t, taken(t, s, r), "news: c:pending", "news: a:ready")
-	expect(t, taken(t, s, r))
+	expect(t, taken(t, r), "news: c:pending", "news: a:ready")
+	expect(t, taken(t, r))
+	s.leave(r)
+	s.tellPod(t, pod("d", "", ""))
+	expect(t, taken(t, r))
 }
 
-func TestAReaderThatDoesNotReadCostsNoMoreThanItsQueue(t *testing.T) {
+func TestAReaderThatDoesNotReadIsCutOff(t *testing.T) {
 	s := telling(t, newFixture(t))
-	slow, err := s.join()
-	if err != nil {
-		t.Fatal(err)
-	}
-	quick, err := s.join()
-	if err != nil {
-		t.Fatal(err)
-	}
-	taken(t, s, slow)
-	taken(t, s, quick)
-	for i := range 3 * longestQueue {
-		s.tellPod(t, pod(fmt.Sprintf("pod-%02d", i%10), "", ""))
-		s.change(func(b *board) {
-			b.dropPod(types.NamespacedName{Namespace: "shop", Name: fmt.Sprintf("pod-%02d", (i+5)%10)})
-		})
-		if len(slow.queue) > longestQueue {
-			t.Fatalf("%d batches wait", len(slow.queue))
-		}
-		if got := taken(t, s, quick); len(got) != 1 || !strings.HasPrefix(got[0], "news: ") {
+	slow, quick := join(t, s), join(t, s)
+	taken(t, quick)
+	for i := range longestQueue {
+		s.tellPod(t, pod(fmt.Sprintf("pod-%02d", i), "", ""))
+		if got := taken(t, quick); len(got) != 1 || !strings.HasPrefix(got[0], "news: ") {
 			t.Fatalf("the other reader is told %q", got)
 		}
 	}
-	if err := s.broadcast(t.Context()); err != nil {
-		t.Fatal(err)
+	taken(t, slow)
+	if _, open := <-slow; open {
+		t.Error("it is still served")
 	}
-	want := "snapshot: " + strings.Join(words(s.board.everything()), " ")
-	expect(t, taken(t, s, slow), want)
-	expect(t, taken(t, s, slow))
-}
-
-func TestNoMoreThanSoManyBrowsersAreServed(t *testing.T) {
-	s := telling(t, newFixture(t))
-	var first *reader
-	for range mostReaders {
-		r, err := s.join()
-		if err != nil {
-			t.Fatal(err)
-		}
-		first = r
-	}
-	if _, err := s.join(); !errors.Is(err, errTooManyReaders) {
-		t.Fatalf("one more: %v", err)
-	}
-	s.leave(first)
-	if _, err := s.join(); err != nil {
-		t.Fatalf("after one has left: %v", err)
-	}
+	expect(t, taken(t, join(t, s)), "snapshot: "+strings.Join(words(s.board.everything()), " "))
 }

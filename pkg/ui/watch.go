@@ -36,7 +36,8 @@ const listTimeout = 30 * time.Second
 // Options of a page.
 type Options struct {
 	Title
-	// Secret is the first part of the path of the page. Whoever does not know it gets nothing, also on a machine that others share. Empty for none.
+	// Secret is the first part of the path of the page. Whoever does not know it gets nothing, also on a machine that
+	// others share. Empty for none.
 	Secret string
 	// Clock is the real one if nil.
 	Clock clock.WithTicker
@@ -53,8 +54,8 @@ type Page struct {
 	endedBy error
 }
 
-// Open reads the cluster and returns a page that follows it until the context ends. It needs the rights to list and watch nodes, pods,
-// WorkloadSpreads and the built-in owners of pods. Its error names a missing right.
+// Open reads the cluster and returns a page that follows it until the context ends. It needs the rights to list and
+// watch nodes, pods, WorkloadSpreads and the built-in owners of pods. Its error names a missing right.
 func Open(ctx context.Context, config *rest.Config, options Options) (*Page, error) {
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
@@ -69,24 +70,11 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 	if err != nil {
 		return nil, err
 	}
-	if err := checkRights(ctx, reader, options.Namespace); err != nil {
+	shown, err := listable(ctx, reader, options.Namespace)
+	if err != nil {
 		return nil, err
 	}
-	shown := []client.Object{&corev1.Node{}, &corev1.Pod{}, &v1beta1.WorkloadSpread{}}
-	for list, object := range map[client.ObjectList]client.Object{
-		&unitedv1beta1.UnitedDeploymentList{}: &unitedv1beta1.UnitedDeployment{}, &federationv1alpha1.FederatedReplicaSetList{}: &federationv1alpha1.FederatedReplicaSet{},
-	} {
-		can, err := canList(ctx, reader, list, options.Namespace)
-		if err != nil {
-			return nil, err
-		}
-		if can {
-			shown = append(shown, object)
-		}
-	}
-	p := &Page{secret: options.Secret, clock: options.Clock, following: newFollowing(options.Clock), ended: make(chan struct{})}
-	config = rest.CopyConfig(config)
-	config.Wrap(p.following.watch)
+	p := &Page{secret: options.Secret, clock: options.Clock, following: &following{clock: options.Clock}, ended: make(chan struct{})}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                 scheme,
 		Cache:                  cacheOptions(options.Namespace),
@@ -135,34 +123,28 @@ func workloads() []client.Object {
 	return []client.Object{&appsv1.Deployment{}, &appsv1.ReplicaSet{}, &appsv1.StatefulSet{}, &batchv1.Job{}}
 }
 
-// checkRights lists one object of every kind that is watched, because a forbidden watch would wait for ever.
-func checkRights(ctx context.Context, reader client.Reader, namespace string) error {
+// listable are the kinds that are shown: those that the page needs, and those that the cluster has and the user may
+// list. It lists one object of each, because a forbidden watch would wait forever.
+func listable(ctx context.Context, reader client.Reader, namespace string) (shown []client.Object, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	for _, list := range []client.ObjectList{
-		&v1beta1.WorkloadSpreadList{}, &corev1.PodList{}, &corev1.NodeList{},
-		&appsv1.DeploymentList{}, &appsv1.ReplicaSetList{}, &appsv1.StatefulSetList{}, &batchv1.JobList{},
+	for _, of := range []struct {
+		list  client.ObjectList
+		shows client.Object // nil for owners of pods
+		need  bool
+	}{
+		{&v1beta1.WorkloadSpreadList{}, &v1beta1.WorkloadSpread{}, true}, {&corev1.PodList{}, &corev1.Pod{}, true}, {&corev1.NodeList{}, &corev1.Node{}, true},
+		{&appsv1.DeploymentList{}, nil, true}, {&appsv1.ReplicaSetList{}, nil, true}, {&appsv1.StatefulSetList{}, nil, true}, {&batchv1.JobList{}, nil, true},
+		{&unitedv1beta1.UnitedDeploymentList{}, &unitedv1beta1.UnitedDeployment{}, false}, {&federationv1alpha1.FederatedReplicaSetList{}, &federationv1alpha1.FederatedReplicaSet{}, false},
 	} {
-		in := []client.ListOption{client.Limit(1)}
-		if _, everywhere := list.(*corev1.NodeList); !everywhere {
-			in = append(in, client.InNamespace(namespace))
-		}
-		if err := reader.List(ctx, list, in...); err != nil {
-			return err
+		switch err := reader.List(ctx, of.list, client.Limit(1), client.InNamespace(namespace)); { // the namespace is ignored for nodes
+		case err == nil && of.shows != nil:
+			shown = append(shown, of.shows)
+		case err != nil && (of.need || !meta.IsNoMatchError(err) && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err)):
+			return nil, err
 		}
 	}
-	return nil
-}
-
-// canList is true if the cluster has a kind and shows it to the user. The page works without it.
-func canList(ctx context.Context, reader client.Reader, list client.ObjectList, namespace string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
-	defer cancel()
-	err := reader.List(ctx, list, client.Limit(1), client.InNamespace(namespace))
-	if meta.IsNoMatchError(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	return err == nil, err
+	return shown, nil
 }
 
 // addHandlers puts what is shown on the board, and tells it of owners.

@@ -15,25 +15,6 @@ import (
 	"github.com/berth-project/berth/pkg/sites"
 )
 
-// Cluster is a member of the federation.
-type Cluster struct {
-	// Name, and what clusterRegistry goes by.
-	Name, Namespace string
-	// Identity is the same for the same cluster, whatever its name is. Empty if it is not known.
-	Identity string
-	Labels   map[string]string
-	// Reachable is true if all children there are in Observed.Children.
-	Reachable bool
-	// Lives is true if the cluster is not reachable although nothing says that it is down: it refuses the hub, and somebody has to mend that. Then others do not run its replicas.
-	Lives bool
-	// Since is when Reachable last changed. Zero if that is not known.
-	Since time.Time
-	// Late is true if the cluster has not answered yet in this round. Its children may lack the last write.
-	Late bool
-	// Cordoned is true if the cluster gets no more replicas, and Drained if those that it has move to others.
-	Cordoned, Drained bool
-}
-
 // site is a cluster in which subsets are, or children may be. The cluster of the UnitedDeployment is none: without it nothing is planned.
 type site struct {
 	name   string
@@ -42,9 +23,10 @@ type site struct {
 	exists bool
 	// as is the name that the member has now.
 	as string
-	// away is true if it does not answer, or does not exist, inDoubt if that is so for a moment only, and lost if it is so for long. late is true if it has not answered yet in this round. closed is true if it
-	// answers and gets no more replicas.
-	away, inDoubt, lost, late, closed bool
+	// away is true if it does not answer, or does not exist. late is true if it has not answered yet in this round. closed is true if it answers and gets no more replicas.
+	away, late, closed bool
+	// Silence is empty unless it is away.
+	sites.Silence
 	// leaving is how many replicas children there ask for that have to go, and mostLeaving how many they may ask for.
 	leaving, mostLeaving int32
 	// matters is true if it has replicas, or is to have some.
@@ -53,7 +35,7 @@ type site struct {
 
 // gather sorts clusters into those that answer and those that do not.
 func (r *round) gather() {
-	names, exist, now := r.Policy.Clusters(), map[string]*Cluster{}, sites.Names{}
+	names, exist, now := r.Policy.Clusters(), map[string]*sites.Cluster{}, sites.Names{}
 	for i := range r.Status.Clusters {
 		names = append(names, r.Status.Clusters[i].Name)
 	}
@@ -84,7 +66,7 @@ func (r *round) gather() {
 func (pl *place) is(in string) bool { return pl.Cluster == in || pl.site != nil && pl.site.as == in }
 
 // isRegistered is true for a cluster in the namespace that the spec says.
-func (r *round) isRegistered(c *Cluster) bool {
+func (r *round) isRegistered(c *sites.Cluster) bool {
 	if len(r.ClusterNamespaces) > 0 && !slices.Contains(r.ClusterNamespaces, c.Namespace) {
 		return false
 	}
@@ -94,13 +76,11 @@ func (r *round) isRegistered(c *Cluster) bool {
 }
 
 // siteOf is what is known of a cluster. The previous status is right about since when it is away, even if this process has just started.
-func (r *round) siteOf(name string, c *Cluster, before v1beta1.ClusterStatus) *site {
+func (r *round) siteOf(name string, c *sites.Cluster, before v1beta1.ClusterStatus) *site {
 	s := &site{name: name, as: name, exists: c != nil, away: c == nil || !c.Reachable}
 	s.status = v1beta1.ClusterStatus{Name: name, State: v1beta1.ClusterReady, Since: metav1.NewTime(r.Now), Identity: before.Identity}
-	refuses, heard := false, time.Time{}
 	if c != nil {
 		s.as, s.status.Identity = c.Name, cmp.Or(c.Identity, before.Identity)
-		refuses, heard = s.away && c.Lives, c.Since
 	}
 	if !s.away {
 		if slices.Contains([]v1beta1.ClusterState{v1beta1.ClusterReady, v1beta1.ClusterNotSelected, v1beta1.ClusterCordoned, v1beta1.ClusterDrained}, before.State) {
@@ -123,19 +103,12 @@ func (r *round) siteOf(name string, c *Cluster, before v1beta1.ClusterStatus) *s
 	if r.Adaptive != nil {
 		lost = r.Adaptive.Lost
 	}
-	silence := sites.Silent(before.State, before.Since.Time, heard, refuses, lost, r.Now, r.wait)
-	s.status.Since, s.inDoubt, s.lost = metav1.NewTime(silence.Since), silence.InDoubt, silence.Lost
-	switch {
-	case !s.exists:
+	s.Silence = sites.Silent(before.State, before.Since.Time, c, lost, r.Now, r.wait)
+	s.status.Since = metav1.NewTime(s.Since)
+	if s.status.State = v1beta1.ClusterState(s.State()); !s.exists {
 		s.status.State = v1beta1.ClusterUnknown
-	case s.lost:
-		s.status.State = v1beta1.ClusterLost
-	case refuses:
-		s.status.State = v1beta1.ClusterRefusing
-	default:
-		s.status.State = v1beta1.ClusterUnreachable
 	}
-	if r.recallLeaving(s, before); s.lost && !s.exists {
+	if r.recallLeaving(s, before); s.Lost && !s.exists {
 		s.leaving, s.mostLeaving = 0, 0 // nothing is known of it, and it does not come back
 	}
 	s.matters = s.mostLeaving > 0
@@ -176,12 +149,12 @@ func (pl *place) isIn(state v1beta1.ClusterState) bool {
 // isInDoubt is true while a cluster does not answer for a moment only, and nobody knows whether the last write there has arrived. Then nothing is raised.
 func (r *round) isInDoubt() bool {
 	for _, s := range r.sites {
-		if s.inDoubt && s.mostLeaving > s.leaving {
+		if s.InDoubt && s.mostLeaving > s.leaving {
 			return true
 		}
 	}
 	for i := range r.places {
-		if pl := &r.places[i]; pl.isAway() && pl.site.inDoubt && pl.before.Replicas != pl.before.SeenReplicas {
+		if pl := &r.places[i]; pl.isAway() && pl.site.InDoubt && pl.before.Replicas != pl.before.SeenReplicas {
 			return true
 		}
 	}
@@ -189,7 +162,7 @@ func (r *round) isInDoubt() bool {
 }
 
 // isGivenUp is true for a place whose replicas others run, because its cluster does not answer for long.
-func (r *round) isGivenUp(pl *place) bool { return pl.isAway() && pl.site.lost && r.Adaptive != nil }
+func (r *round) isGivenUp(pl *place) bool { return pl.isAway() && pl.site.Lost && r.Adaptive != nil }
 
 // recall takes what is known of a place whose cluster does not answer from the previous status. Nobody knows whether the last write has arrived.
 func (r *round) recall(pl *place) {
@@ -253,7 +226,7 @@ func (r *round) reachable(status *v1beta1.UnitedDeploymentStatus) verdict {
 			if s.status.State == v1beta1.ClusterRefusing {
 				message = fmt.Sprintf("cluster %s refuses the hub since %s: events of its ClusterProfile say what to do", s.name, s.status.Since.UTC().Format(time.RFC3339))
 			}
-			if s.lost && r.Adaptive != nil {
+			if s.Lost && r.Adaptive != nil {
 				message += ", and other subsets run its replicas"
 			}
 			messages = append(messages, message)

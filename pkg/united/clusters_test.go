@@ -56,7 +56,7 @@ func TestAClusterThatDoesNotAnswer(t *testing.T) {
 			if tc.change != nil {
 				tc.change(p)
 			}
-			plan := p.Plan(Observed{Now: now, Revision: "r1", Status: tc.status, Children: having(p, 0, tc.has)[1:], Clusters: []Cluster{{Name: "m", Namespace: "berth-members"}}})
+			plan := p.Plan(Observed{Now: now, Revision: "r1", Status: tc.status, Children: having(p, 0, tc.has)[1:], Clusters: []sites.Cluster{{Name: "m", Namespace: "berth-members"}}})
 			if len(plan.Children) != 1 || plan.Children[0].Subset != 1 || plan.Children[0].Replicas != tc.wantB {
 				t.Errorf("got %+v, want %d in b", plan.Children, tc.wantB)
 			}
@@ -83,7 +83,7 @@ func TestAClusterThatIsNotSelectedKeepsWhatItHas(t *testing.T) {
 		p.ClusterSelector = map[string]string{"tier": "gold"}
 		children := having(p, 3, 3)
 		children[0].Cluster = "m"
-		plan := p.Plan(Observed{Now: time.Unix(10_000, 0), Revision: "r1", Children: children, Clusters: []Cluster{{Name: "m", Reachable: true, Labels: map[string]string{"tier": "tin"}}}})
+		plan := p.Plan(Observed{Now: time.Unix(10_000, 0), Revision: "r1", Children: children, Clusters: []sites.Cluster{{Name: "m", Reachable: true, Labels: map[string]string{"tier": "tin"}}}})
 		if got := numbers(&plan); got != "3 7" {
 			t.Errorf("adaptive %t: got %s", adaptive, got)
 		}
@@ -91,7 +91,7 @@ func TestAClusterThatIsNotSelectedKeepsWhatItHas(t *testing.T) {
 			t.Errorf("condition %+v", ready)
 		}
 		p.ClusterSelector["tier"] = "tin"
-		plan = p.Plan(Observed{Now: time.Unix(10_000, 0), Revision: "r1", Children: children, Clusters: []Cluster{{Name: "m", Reachable: true, Labels: map[string]string{"tier": "tin"}}}})
+		plan = p.Plan(Observed{Now: time.Unix(10_000, 0), Revision: "r1", Children: children, Clusters: []sites.Cluster{{Name: "m", Reachable: true, Labels: map[string]string{"tier": "tin"}}}})
 		if got := fmt.Sprint(plan.Children[len(plan.Children)-1].Replicas > 3, plan.Status.SubsetStatuses[0].SeenReplicas); got != "true 3" {
 			t.Errorf("adaptive %t: selected, got %s", adaptive, got)
 		}
@@ -106,22 +106,11 @@ func TestWhatAClusterSaysCannotOverflow(t *testing.T) {
 	for i := range 3 {
 		children = append(children, Child{Kind: DeploymentKind, Cluster: "m", Name: fmt.Sprint("x", i), Subset: "gone", Replicas: allocation.Unlimited, Trial: allocation.Unlimited, Deleting: i < 2})
 	}
-	plan := p.Plan(Observed{Now: time.Unix(10_000, 0), Revision: "r1", Children: children, Clusters: []Cluster{{Name: "m", Reachable: true}}})
+	plan := p.Plan(Observed{Now: time.Unix(10_000, 0), Revision: "r1", Children: children, Clusters: []sites.Cluster{{Name: "m", Reachable: true}}})
 	for _, w := range plan.Children {
 		if w.Subset >= 0 && w.Replicas > 5 {
 			t.Errorf("%s gets %d", p.Subsets[w.Subset].Name, w.Replicas)
 		}
-	}
-}
-
-func TestTheSchedulerSaysNothingOfOtherClusters(t *testing.T) {
-	p := inClusters(true)
-	p.Adaptive.LookAhead = true
-	now := time.Unix(10_000, 0)
-	status := &v1beta1.UnitedDeploymentStatus{Capacity: &v1beta1.Capacity{Time: metav1.NewTime(now), Subsets: []v1beta1.SubsetCapacity{{Name: "a"}}}}
-	plan := p.Plan(Observed{Now: now, Revision: "r1", Status: status, Clusters: []Cluster{{Name: "m", Reachable: true}}})
-	if got := numbers(&plan); got != "10 0" {
-		t.Errorf("got %s", got)
 	}
 }
 
@@ -132,7 +121,7 @@ func TestAClusterThatGetsAnotherNameKeepsItsChildren(t *testing.T) {
 		observe := func(name string, status *v1beta1.UnitedDeploymentStatus) Plan {
 			children := having(p, 5, 5)
 			children[0].Cluster = name
-			return p.Plan(Observed{Now: now, Revision: "r1", Status: status, Children: children, Clusters: []Cluster{{Name: name, Identity: "uid", Namespace: "berth-members", Reachable: true}}})
+			return p.Plan(Observed{Now: now, Revision: "r1", Status: status, Children: children, Clusters: []sites.Cluster{{Name: name, Identity: "uid", Namespace: "berth-members", Reachable: true}}})
 		}
 		first := observe("m", &v1beta1.UnitedDeploymentStatus{})
 		p.Subsets[0].Cluster = target
@@ -156,7 +145,7 @@ func TestAClusterThatRefusesTheHubIsNotLost(t *testing.T) {
 	after := func(d time.Duration, lives bool, since time.Time, wantB int32, want v1beta1.ClusterState) {
 		t.Helper()
 		now = now.Add(d)
-		plan := p.Plan(Observed{Now: now, Revision: "r1", Status: status, Children: having(p, 0, b)[1:], Clusters: []Cluster{{Name: "m", Namespace: "berth-members", Lives: lives, Since: since}}})
+		plan := p.Plan(Observed{Now: now, Revision: "r1", Status: status, Children: having(p, 0, b)[1:], Clusters: []sites.Cluster{{Name: "m", Namespace: "berth-members", Lives: lives, Since: since}}})
 		if b, status = plan.Children[0].Replicas, &plan.Status; b != wantB || status.Clusters[0].State != want {
 			t.Errorf("b is asked for %d, want %d; m is %s, want %s", b, wantB, status.Clusters[0].State, want)
 		}
@@ -183,7 +172,7 @@ func TestWhatAnswersStaysIfTheTotalIsLowered(t *testing.T) {
 		for _, total := range []int32{20, 19, 18, 12, 10, 9, 4} {
 			p.Replicas = total
 			for range 3 {
-				plan := p.Plan(Observed{Now: now, Revision: "r1", Status: status, Children: having(p, 0, b)[1:], Clusters: []Cluster{{Name: "m", Namespace: "berth-members"}}})
+				plan := p.Plan(Observed{Now: now, Revision: "r1", Status: status, Children: having(p, 0, b)[1:], Clusters: []sites.Cluster{{Name: "m", Namespace: "berth-members"}}})
 				b, status = plan.Children[0].Replicas, &plan.Status
 			}
 			if b != min(total, 10) {
@@ -195,10 +184,10 @@ func TestWhatAnswersStaysIfTheTotalIsLowered(t *testing.T) {
 
 // TestAClusterIsCordonedAndDrained: a is in cluster m.
 func TestAClusterIsCordonedAndDrained(t *testing.T) {
-	cordoned, drained := func(c *Cluster) { c.Cordoned = true }, func(c *Cluster) { c.Cordoned, c.Drained = true, true }
+	cordoned, drained := func(c *sites.Cluster) { c.Cordoned = true }, func(c *sites.Cluster) { c.Cordoned, c.Drained = true, true }
 	for name, tc := range map[string]struct {
 		change func(*Policy)
-		member func(*Cluster)
+		member func(*sites.Cluster)
 		a, b   int32
 		want   string
 		state  v1beta1.ClusterState
@@ -213,7 +202,7 @@ func TestAClusterIsCordonedAndDrained(t *testing.T) {
 		"drained: what nobody else takes stays":            {func(p *Policy) { p.Subsets[1].Max = count(6) }, drained, 4, 6, "4 6", v1beta1.ClusterDrained, v1beta1.ReasonReady},
 		"drained: the same with specified replicas":        {func(p *Policy) { p.Subsets[0].Replicas, p.Subsets[1].Replicas = count(5), count(5) }, drained, 5, 5, "5 5", v1beta1.ClusterDrained, v1beta1.ReasonReady},
 		"drained: nothing is made there for a total above": {func(p *Policy) { p.Subsets[1].Max = count(4) }, drained, 4, 4, "4 4", v1beta1.ClusterDrained, v1beta1.ReasonUnplaced},
-		"none of both":                                     {nil, func(*Cluster) {}, 5, 5, "5 5", v1beta1.ClusterReady, v1beta1.ReasonReady},
+		"none of both":                                     {nil, func(*sites.Cluster) {}, 5, 5, "5 5", v1beta1.ClusterReady, v1beta1.ReasonReady},
 	} {
 		for _, adaptive := range []bool{false, true} {
 			p := inClusters(adaptive)
@@ -228,9 +217,9 @@ func TestAClusterIsCordonedAndDrained(t *testing.T) {
 			}
 			children := having(p, tc.a, tc.b)
 			children[0].Cluster = "m"
-			m := Cluster{Name: "m", Reachable: true}
+			m := sites.Cluster{Name: "m", Reachable: true}
 			tc.member(&m)
-			plan := p.Plan(Observed{Now: time.Unix(10_000, 0), Revision: "r1", Children: children, Clusters: []Cluster{m}})
+			plan := p.Plan(Observed{Now: time.Unix(10_000, 0), Revision: "r1", Children: children, Clusters: []sites.Cluster{m}})
 			ready := plan.Status.Conditions[0]
 			if got := numbers(&plan); got != tc.want || plan.Status.Clusters[0].State != tc.state || ready.Reason != tc.reason {
 				t.Errorf("%s, adaptive %t: got %s, %s, %+v", name, adaptive, got, plan.Status.Clusters[0].State, ready)
@@ -244,7 +233,7 @@ func TestTheUserSaysWhenAClusterIsLost(t *testing.T) {
 	p, now := inClusters(true), time.Unix(10_000, 0)
 	for lost, want := range map[time.Duration]int32{10 * time.Minute: 4, time.Minute: 10} {
 		p.Adaptive.Lost = lost
-		plan := p.Plan(Observed{Now: now, Revision: "r1", Status: known(6, 6, now.Add(-2*time.Minute)), Children: having(p, 0, 4)[1:], Clusters: []Cluster{{Name: "m"}}})
+		plan := p.Plan(Observed{Now: now, Revision: "r1", Status: known(6, 6, now.Add(-2*time.Minute)), Children: having(p, 0, 4)[1:], Clusters: []sites.Cluster{{Name: "m"}}})
 		if got := plan.Children[0].Replicas; got != want {
 			t.Errorf("lost after %v: got %d, want %d", lost, got, want)
 		}
@@ -272,7 +261,7 @@ func TestALateClusterKeepsNoOthersWaiting(t *testing.T) {
 		if children[0].Cluster = "m"; tc.seen == 0 {
 			children = children[1:]
 		}
-		plan := p.Plan(Observed{Now: time.Unix(10_000, 0), Revision: "r1", Status: status, Children: children, Clusters: []Cluster{{Name: "m", Reachable: true, Late: true}}})
+		plan := p.Plan(Observed{Now: time.Unix(10_000, 0), Revision: "r1", Status: status, Children: children, Clusters: []sites.Cluster{{Name: "m", Reachable: true, Late: true}}})
 		got := map[int]int32{}
 		for _, w := range plan.Children {
 			if got[w.Subset] = w.Replicas; w.Late != (w.Subset == 0) {

@@ -496,10 +496,7 @@ func compileStrategy(policy *Policy, spec *v1beta1.UnitedDeploymentSpec, path *f
 	if adaptive.UnschedulableDuration != nil && adaptive.UnschedulableLastSeconds != nil {
 		errs = append(errs, field.Forbidden(at.Child("unschedulableLastSeconds"), "is another name of unschedulableDuration, which is given too; keep one"))
 	}
-	policy.Adaptive.Reserve, policy.Adaptive.LookAhead = adaptive.ReserveUnschedulablePods, adaptive.LookAhead
-	if adaptive.ReserveUnschedulablePods && adaptive.LookAhead {
-		errs = append(errs, field.Forbidden(at.Child("lookAhead"), "excludes reserveUnschedulablePods, which needs pods that wait; keep one"))
-	}
+	policy.Adaptive.Reserve = adaptive.ReserveUnschedulablePods
 	if adaptive.ReserveUnschedulablePods && len(policy.Clusters()) > 0 {
 		errs = append(errs, field.Forbidden(at.Child("reserveUnschedulablePods"), "excludes targetCluster in all subsets: reservations are labels of pods, and the hub writes no pods in other clusters"))
 	}

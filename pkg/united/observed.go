@@ -7,21 +7,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/sites"
 )
 
 // Observed is what the adapter has gathered.
 type Observed struct {
 	Now time.Time
-	// Generation of the spec, and when it was first seen. A time that is too late, as after a restart, costs at most lookAheadWait.
-	Generation int64
-	Seen       time.Time
 	// Revision is the name of the ControllerRevision of the template.
 	Revision string
 	// Children are all objects that the UnitedDeployment controls, of every kind, in any order. Those that are being deleted count too.
 	// Children in clusters that do not answer are not known. Those in clusters that are late may lack the last write.
 	Children []Child
 	// Clusters are the members of the federation, in any order. Nil without one.
-	Clusters []Cluster
+	Clusters []sites.Cluster
 	// Status is the previous one.
 	Status *v1beta1.UnitedDeploymentStatus
 }

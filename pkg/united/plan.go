@@ -245,7 +245,6 @@ func (r *round) wait(d time.Duration) {
 func (r *round) judge(pl *place) {
 	before, left := schedulableOf(r.Status, pl.Name), time.Duration(0)
 	blocked := before != nil && before.Status == corev1.ConditionFalse
-	noRoom := blocked && before.Reason == v1beta1.ReasonNoRoom
 	pl.failedTrials = pl.before.FailedTrials
 	switch {
 	case blocked:
@@ -257,7 +256,7 @@ func (r *round) judge(pl *place) {
 		pl.schedulable = newCondition(v1beta1.SubsetSchedulable, status, reason, message, r.Now)
 	}
 	switch {
-	case pl.stuck > 0 && !pl.rolling && (!blocked || noRoom || left <= 0): // with noRoom, there is less room than the scheduler said
+	case pl.stuck > 0 && !pl.rolling && (!blocked || left <= 0):
 		if !blocked && !r.Adaptive.Reserve { // with reservations nothing is tried: these pods go on waiting
 			pl.failedTrials++
 		}
@@ -265,7 +264,7 @@ func (r *round) judge(pl *place) {
 		r.wait(r.Adaptive.Pause(pl.failedTrials))
 	case before == nil:
 		set(corev1.ConditionTrue, v1beta1.ReasonSchedulable, "")
-	case !blocked, noRoom: // until judgeRoom says otherwise
+	case !blocked:
 		pl.schedulable = before
 	case left > 0:
 		pl.schedulable = before
@@ -307,9 +306,8 @@ func (r *round) divide() {
 	hope := share
 	if r.Adaptive != nil {
 		for i := range r.places {
-			pl := &r.places[i]
-			if n, bounded := r.bound(pl); bounded {
-				claims[i].Capacity = n
+			if pl := &r.places[i]; pl.reserved > 0 || pl.blocked() {
+				claims[i].Capacity = pl.firm
 			}
 		}
 		hope = allocation.Divide(r.Replicas, claims, true)
@@ -320,9 +318,6 @@ func (r *round) divide() {
 	for i := range r.places {
 		pl := &r.places[i]
 		pl.share, pl.ideal, pl.hope = share[i], ideal[i], hope[i]
-		if r.looksAhead() {
-			r.judgeRoom(pl)
-		}
 		pl.wanted = pl.share + min(pl.reserved, max(pl.ideal-pl.share, 0))
 		r.unplaced -= pl.share
 	}
@@ -470,7 +465,7 @@ func (r *round) try() {
 		}
 	}
 	if slices.ContainsFunc(r.places, func(pl place) bool {
-		return pl.share != pl.base || pl.rolling || pl.isAway() && !pl.site.lost
+		return pl.share != pl.base || pl.rolling || pl.isAway() && !pl.site.Lost
 	}) {
 		return // one thing at a time
 	}
@@ -524,14 +519,14 @@ func (r *round) makeRoom() {
 		places = append(places, p)
 	}
 	for _, s := range r.sites {
-		if s.away && !s.lost {
+		if s.away && !s.Lost {
 			limit = max(limit-s.leaving, 0)
 		}
 	}
 	next := allocation.Approach(limit, places)
-	awaits := r.awaitsAnswer() || r.isInDoubt()
+	inDoubt := r.isInDoubt()
 	for i := range r.places {
-		if r.places[i].next = next[i]; awaits {
+		if r.places[i].next = next[i]; inDoubt {
 			r.places[i].next = min(next[i], places[i].Asked)
 		}
 		switch pl := &r.places[i]; {

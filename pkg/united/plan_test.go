@@ -246,7 +246,7 @@ func TestAStatefulSetThatWaitsForAPodInVainGetsItReplaced(t *testing.T) {
 			child.ByOrdinal, child.Observed = true, true
 			child.Pods[2].Revision, child.Pods[2].Ready, child.Pods[2].ReadySince = "r2", false, now.Add(-stuckAfter)
 			tc.change(p, child)
-			plan := p.Plan(Observed{Now: now, Revision: "r1", Children: []Child{*child}, Clusters: []Cluster{{Name: "m", Reachable: true}}})
+			plan := p.Plan(Observed{Now: now, Revision: "r1", Children: []Child{*child}, Clusters: []sites.Cluster{{Name: "m", Reachable: true}}})
 			var got []string
 			for _, pod := range plan.Replaced {
 				got = append(got, pod.Name)

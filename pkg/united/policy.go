@@ -86,8 +86,6 @@ type Adaptive struct {
 	Lost time.Duration
 	// Reserve keeps pods that find no node, while another subset runs pods in their place.
 	Reserve bool
-	// LookAhead uses what the scheduler says about capacity.
-	LookAhead bool
 }
 
 // Pause is for how long a subset gets no new replicas after so many trials in a row that have failed.

@@ -117,10 +117,23 @@ func TemplateIn(data []byte) (*Template, error) {
 // HasPartition is true for a kind whose objects can keep some replicas on the previous template.
 func HasPartition(kind schema.GroupKind) bool { return kind != DeploymentKind }
 
+// flatCloneSets is the version of CloneSets that have the partition in the update strategy itself. All versions of OpenKruise serve it.
+const flatCloneSets = "apps.kruise.io/v1alpha1"
+
+// versionOf is the version that a child is written in. That of a CloneSet is the one whose update strategy its template has.
+func (t *Template) versionOf(preferred string) string {
+	strategy := at(t.Spec, "updateStrategy")
+	_, rolling := strategy["rollingUpdate"]
+	if t.Kind != CloneSetKind || rolling || strategy["type"] == "RollingUpdate" || strategy["type"] == "OnDelete" {
+		return preferred
+	}
+	return flatCloneSets
+}
+
 // Render is a child as it is applied. The template is that of the revision. The child gets the patch of its subset or, if it is held, the patch that it has. Fields
-// that are not in the result belong to whoever set them. In another cluster, labels say whose it is. apiVersion is that of the child.
-func (p *Policy) Render(w Wanted, t *Template, revision, apiVersion string, owner *v1beta1.UnitedDeployment) (map[string]any, error) {
-	s := &p.Subsets[w.Subset]
+// that are not in the result belong to whoever set them. In another cluster, labels say whose it is. preferred is the version of the kind that the cluster prefers.
+func (p *Policy) Render(w Wanted, t *Template, revision, preferred string, owner *v1beta1.UnitedDeployment) (map[string]any, error) {
+	s, apiVersion := &p.Subsets[w.Subset], t.versionOf(preferred)
 	name, patch := ChildName(p.Name, s.Name, owner.UID, t.Kind), s.PatchText
 	if w.Child != nil {
 		name = w.Child.Name
@@ -154,7 +167,7 @@ func (p *Policy) Render(w Wanted, t *Template, revision, apiVersion string, owne
 	if spec["selector"], err = childSelector(p.LabelSelector, s.Name); err != nil {
 		return nil, err
 	}
-	setPartition(spec, t.Kind, w.Partition)
+	setPartition(spec, t.Kind, apiVersion, w.Partition)
 
 	annotations := stringsAt(t.Metadata, "annotations")
 	if patch != "" {
@@ -217,7 +230,7 @@ func childSelector(of *metav1.LabelSelector, name string) (map[string]any, error
 }
 
 // setPartition sets how many replicas keep the previous template.
-func setPartition(spec map[string]any, kind schema.GroupKind, partition int32) {
+func setPartition(spec map[string]any, kind schema.GroupKind, apiVersion string, partition int32) {
 	if !HasPartition(kind) {
 		return
 	}
@@ -226,7 +239,7 @@ func setPartition(spec map[string]any, kind schema.GroupKind, partition int32) {
 		return
 	}
 	spec["updateStrategy"] = strategy
-	if kind == CloneSetKind {
+	if kind == CloneSetKind && apiVersion == flatCloneSets {
 		strategy["partition"] = int64(partition)
 		return
 	}

@@ -151,12 +151,15 @@ spec:
 }
 
 func TestPartitionsGoWhereTheKindHasThem(t *testing.T) {
-	for _, tc := range []struct{ template, want string }{
-		{`deploymentTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}}}`, `null`},
-		{`statefulSetTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}}}`, `{"rollingUpdate":{"partition":2},"type":"RollingUpdate"}`},
-		{`statefulSetTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}, updateStrategy: {type: OnDelete}}}`, `{"type":"OnDelete"}`},
-		{`advancedStatefulSetTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}, updateStrategy: {rollingUpdate: {maxUnavailable: 1, partition: 7}}}}`, `{"rollingUpdate":{"maxUnavailable":1,"partition":2},"type":"RollingUpdate"}`},
-		{`cloneSetTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}, updateStrategy: {type: InPlaceIfPossible}}}`, `{"partition":2,"type":"InPlaceIfPossible"}`},
+	for _, tc := range []struct{ template, want, version string }{
+		{`deploymentTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}}}`, `null`, "preferred"},
+		{`statefulSetTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}}}`, `{"rollingUpdate":{"partition":2},"type":"RollingUpdate"}`, "preferred"},
+		{`statefulSetTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}, updateStrategy: {type: OnDelete}}}`, `{"type":"OnDelete"}`, "preferred"},
+		{`advancedStatefulSetTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}, updateStrategy: {rollingUpdate: {maxUnavailable: 1, partition: 7}}}}`, `{"rollingUpdate":{"maxUnavailable":1,"partition":2},"type":"RollingUpdate"}`, "preferred"},
+		{`cloneSetTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}}}`, `{"partition":2}`, "apps.kruise.io/v1alpha1"},
+		{`cloneSetTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}, updateStrategy: {type: InPlaceIfPossible}}}`, `{"partition":2,"type":"InPlaceIfPossible"}`, "apps.kruise.io/v1alpha1"},
+		{`cloneSetTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}, updateStrategy: {rollingUpdate: {maxSurge: 1}}}}`, `{"rollingUpdate":{"maxSurge":1,"partition":2},"type":"RollingUpdate"}`, "preferred"},
+		{`cloneSetTemplate: {spec: {template: {spec: {containers: [{name: main, image: web}]}}, updateStrategy: {type: OnDelete}}}`, `{"type":"OnDelete"}`, "preferred"},
 	} {
 		template, err := TemplateOf(templateFrom(t, tc.template))
 		if err != nil {
@@ -164,9 +167,12 @@ func TestPartitionsGoWhereTheKindHasThem(t *testing.T) {
 		}
 		p := policyOf(3, Subset{Name: "a"})
 		p.Template = template
-		content, err := p.Render(Wanted{Replicas: 3, Partition: 2}, template, "r", "v", &v1beta1.UnitedDeployment{})
+		content, err := p.Render(Wanted{Replicas: 3, Partition: 2}, template, "r", "preferred", &v1beta1.UnitedDeployment{})
 		if err != nil {
 			t.Fatal(err)
+		}
+		if content["apiVersion"] != tc.version {
+			t.Errorf("%s: written in %s, want %s", tc.template, content["apiVersion"], tc.version)
 		}
 		spec, _ := content["spec"].(map[string]any)
 		got, err := json.Marshal(spec["updateStrategy"])

@@ -127,9 +127,6 @@ func (r *round) status(children []Wanted) v1beta1.UnitedDeploymentStatus {
 		SubsetReplicas: map[string]int32{}, UpdateStatus: &v1beta1.UpdateStatus{UpdatedRevision: r.Revision},
 		LabelSelector: metav1.FormatLabelSelector(r.LabelSelector),
 	}
-	if r.looksAhead() {
-		status.Capacity = r.Status.Capacity
-	}
 	if r.Adaptive != nil && r.Adaptive.Reserve {
 		status.LabelSelector += "," + v1beta1.ReservedPodLabel + "=false"
 	}
@@ -226,8 +223,6 @@ func (r *round) conditions(children []Wanted, allUpdated bool, reachable verdict
 	switch {
 	case r.Template == nil:
 		updated = provisioned
-	case r.awaitsAnswer():
-		updated = no(v1beta1.ReasonInProgress, "Berth's scheduler is about to say how many replicas the subsets have room for")
 	case len(behind)+len(missing) > 0:
 		updated = no(v1beta1.ReasonInProgress, "being written: "+strings.Join(slices.Concat(missing, behind), ", "))
 	case len(held) > 0 && r.Paused:

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
 	"github.com/berth-project/berth/pkg/allocation"
@@ -33,10 +32,6 @@ type world struct {
 	history []string
 	pods    int
 	made    int
-	// generation of the spec since a time, and whether the scheduler says what there is room for.
-	generation int64
-	since      time.Time
-	answers    bool
 	// waited is how many pods found no node.
 	waited int
 	// crashed are pods that have a node and are not ready.
@@ -106,10 +101,10 @@ func (w *world) reconcile(crash bool) {
 			seen = append(seen, child)
 		}
 	}
-	observed := Observed{Now: w.clock(), Generation: w.generation, Seen: w.since, Revision: "r1", Children: seen, Status: status}
+	observed := Observed{Now: w.clock(), Revision: "r1", Children: seen, Status: status}
 	for _, name := range w.clusters {
 		_, away := w.away[name]
-		observed.Clusters = append(observed.Clusters, Cluster{Name: name, Reachable: !away, Late: w.cached[name] != nil, Cordoned: w.cordons[name] == "cordon", Drained: w.cordons[name] == "drain"})
+		observed.Clusters = append(observed.Clusters, sites.Cluster{Name: name, Reachable: !away, Late: w.cached[name] != nil, Cordoned: w.cordons[name] == "cordon", Drained: w.cordons[name] == "drain"})
 		if !away {
 			observed.Children = append(observed.Children, w.cached[name]...)
 		}
@@ -203,32 +198,6 @@ func (w *world) end(name string) {
 	}
 	delete(w.cached, name)
 	delete(w.slow, name)
-}
-
-// answer does what the scheduler does with lookAhead, at its own times.
-func (w *world) answer() {
-	is := w.status.Capacity
-	if is != nil && is.ObservedGeneration == w.generation && (!IsShort(&w.status) || w.now.Sub(is.Time.Time) < CapacityInterval) {
-		return
-	}
-	answer := &v1beta1.Capacity{ObservedGeneration: w.generation, Time: metav1.NewTime(w.now)}
-	for i := range w.policy.Subsets {
-		s, bound := &w.policy.Subsets[i], int32(0)
-		for j := range w.children {
-			if w.children[j].Subset == s.Name {
-				bound += w.children[j].count(func(pod *Pod) bool { return pod.Bound })
-			}
-		}
-		most := w.policy.Replicas
-		if s.Max.IsSet {
-			most = min(most, s.Max.Of(w.policy.Replicas))
-		}
-		if n := max(w.room[i], bound); n < most {
-			answer.Subsets = append(answer.Subsets, v1beta1.SubsetCapacity{Name: s.Name, Replicas: n})
-		}
-	}
-	w.say("answer %v", answer.Subsets)
-	w.status.Capacity = answer
 }
 
 func (w *world) write(wanted Wanted, subsets []Subset) {
@@ -385,8 +354,6 @@ const (
 // TestNothingThatRunsIsDeletedToFindOut lets the room of subsets change at random under Adaptive UnitedDeployments, with crashes between writes. At every write the
 // sum holds. While the total stays as it is, ready pods never become fewer than the total because of a move. When the room stays as it is, everything comes to rest,
 // and what rests is what the room allows, from the first subset on.
-//
-// Some worlds look ahead. In half of these the scheduler answers, though late and with old answers in between.
 func TestNothingThatRunsIsDeletedToFindOut(t *testing.T) {
 	worlds.Check(t, "rooms", 150, roomsChange)
 }
@@ -399,11 +366,11 @@ func TestNothingThatRunsIsDeletedWhenAClockJumps(t *testing.T) {
 
 // TestHistories plays the histories that found a fault.
 func TestHistories(t *testing.T) {
-	worlds.Replay(t, map[string]worlds.Play{"rooms": roomsChange, "rooms and a clock": roomsChangeAndAClockJumps, "look ahead": noPodWaits, "children": childrenGo, "clusters": clustersGoAndReturn})
+	worlds.Replay(t, map[string]worlds.Play{"rooms": roomsChange, "rooms and a clock": roomsChangeAndAClockJumps, "children": childrenGo, "clusters": clustersGoAndReturn})
 }
 
 var (
-	roomsChange               = nothingIsDeletedToFindOut(false, "reserve", "plain", "look ahead", "look ahead with answers")
+	roomsChange               = nothingIsDeletedToFindOut(false, "reserve", "plain")
 	roomsChangeAndAClockJumps = nothingIsDeletedToFindOut(true, "reserve", "plain")
 )
 
@@ -420,12 +387,11 @@ func nothingIsDeletedToFindOut(jumps bool, kinds ...string) worlds.Play {
 			}
 		}
 		policy := policyOf(int32(1+random.IntN(20)), subsets...)
-		policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, Reserve: kind == "reserve", LookAhead: strings.HasPrefix(kind, "look")}
+		policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, Reserve: kind == "reserve"}
 		if kind != "reserve" && random.IntN(3) == 0 {
 			policy.Template.Kind = StatefulSetKind
 		}
 		w := newWorld(t, random, policy)
-		w.answers = kind == "look ahead with answers"
 		w.changeRoom(random)
 		for range random.Steps(60) {
 			switch random.IntN(12) {
@@ -434,7 +400,6 @@ func nothingIsDeletedToFindOut(jumps bool, kinds ...string) worlds.Play {
 			case 1:
 				policy.Replicas = int32(random.IntN(25))
 				policy.Surge = max((policy.Replicas+3)/4, 1)
-				w.generation, w.since = w.generation+1, w.clock()
 				w.say("%d replicas", policy.Replicas)
 			case 2, 3:
 				if jumps {
@@ -469,9 +434,6 @@ func (w *world) round(crash bool) {
 	}
 	if w.reconcile(crash); !crash {
 		w.check()
-	}
-	if w.answers && w.random.IntN(3) > 0 {
-		w.answer()
 	}
 	w.live(time.Duration(1+w.random.IntN(20)) * time.Second)
 	if w.ready() < before {
@@ -549,34 +511,6 @@ func (w *world) rest() {
 			w.fail("subset %s has %d ready pods and could have %d, with room %v: %s", s.Name, ready, want, w.room, w)
 		}
 		left -= max(want-s.Min.Of(w.policy.Replicas), 0)
-	}
-}
-
-// TestNoPodWaitsWithLookAhead: while the scheduler answers and the room stays as it is, no pod is made that finds no node.
-func TestNoPodWaitsWithLookAhead(t *testing.T) { worlds.Check(t, "look ahead", 40, noPodWaits) }
-
-func noPodWaits(t rapid.TB, random *worlds.History) {
-	t.Helper()
-	policy := policyOf(0, Subset{Name: "a"}, Subset{Name: "b", Min: count(int32(random.IntN(2)))}, Subset{Name: "c"})
-	policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, LookAhead: true}
-	w := newWorld(t, random, policy)
-	w.answers = true
-	w.room = []int32{int32(random.IntN(9)), int32(1 + random.IntN(9)), 100}
-	for range 5 {
-		policy.Replicas = int32(random.IntN(25))
-		policy.Surge = max((policy.Replicas+3)/4, 1)
-		w.generation, w.since = w.generation+1, w.now
-		w.say("%d replicas, room %v", policy.Replicas, w.room)
-		w.reconcile(false) // it waits for the answer
-		w.now = w.now.Add(time.Second)
-		w.answer()
-		for range 40 {
-			w.round(false)
-			w.answer()
-		}
-		if w.waited > 0 || w.ready() != policy.Replicas {
-			w.fail("%d pods waited, and %d of %d are ready: %s", w.waited, w.ready(), policy.Replicas, w)
-		}
 	}
 }
 

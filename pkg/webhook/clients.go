@@ -11,7 +11,6 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
-	"github.com/berth-project/berth/pkg/conversion"
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/webhook/certificate"
 )
@@ -33,7 +32,7 @@ func newServer(opts Options, synced func() bool, knows func(ctx context.Context,
 	known := &knownClients{handlers: handlers, synced: synced, knows: knows}
 	options := ctrlwebhook.Options{Host: opts.Host, Port: opts.Port, CertDir: opts.CertDir, CertName: certificate.File, KeyName: certificate.KeyFile, WebhookMux: http.NewServeMux()}
 	options.WebhookMux.Handle("/", known)
-	options.WebhookMux.Handle(endpoint.Conversion, conversion.Handler())
+	options.WebhookMux.Handle(endpoint.Conversion, endpoint.ConversionHandler())
 	options.TLSOpts = append(options.TLSOpts, func(config *tls.Config) { config.NextProtos = Protocols })
 	if opts.TLS != nil {
 		options.TLSOpts = append(options.TLSOpts, opts.TLS)

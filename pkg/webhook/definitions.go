@@ -3,7 +3,6 @@ package webhook
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -52,14 +51,9 @@ func (d *definitions) trustOf(ctx context.Context, name string, authority []byte
 		return nil
 	}
 	// A patch, because a newer API server may have fields that this version would drop. The revision lets only one of several replicas write.
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"resourceVersion": definition.ResourceVersion},
-		"spec":     map[string]any{"conversion": map[string]any{"webhook": map[string]any{"clientConfig": map[string]any{"caBundle": authority}}}},
-	})
-	if err != nil {
-		return err
-	}
-	if err := d.writer.Patch(ctx, definition, client.RawPatch(types.MergePatchType, patch)); err != nil && !apierrors.IsConflict(err) {
+	patch := client.MergeFromWithOptions(definition.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	definition.Spec.Conversion.Webhook.ClientConfig.CABundle = authority
+	if err := d.writer.Patch(ctx, definition, patch); err != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("writing the authority of CustomResourceDefinition %s: %w", name, err)
 	}
 	return nil

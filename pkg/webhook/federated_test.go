@@ -68,7 +68,7 @@ func TestReviewsOfFederatedReplicaSets(t *testing.T) {
 			if tc.old != "" {
 				request.Operation, request.OldObject = admissionv1.Update, of(tc.old, "")
 			}
-			response := admission.WithValidator(scheme, (&federatedValidator{members: func(context.Context) ([]string, error) { return tc.members, nil }}).reviews()).Handle(t.Context(), request)
+			response := admission.WithValidator(scheme, federatedReviews(func(context.Context) ([]string, error) { return tc.members, nil })).Handle(t.Context(), request)
 			var refused []string
 			if !response.Allowed {
 				for _, cause := range response.Result.Details.Causes {

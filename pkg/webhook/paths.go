@@ -2,17 +2,18 @@ package webhook
 
 import (
 	"context"
-	"crypto/subtle"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	expiring "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -45,9 +46,11 @@ type paths struct {
 	writer client.Writer
 	clock  clock.Clock
 
-	mu sync.Mutex
-	// known are the paths at which this replica answers, and when it last saw each in a configuration. It is nil until the configurations were read.
-	known map[string]time.Time
+	// known has the hashes of the paths at which this replica answers. The time to find one does not depend on how much of a path is correct, so nobody can guess
+	// a path bit by bit.
+	known *expiring.Expiring
+	// learned is true once the configurations were read.
+	learned atomic.Bool
 	// patient has an item for each review that waits for its path.
 	patient chan struct{}
 }
@@ -59,7 +62,7 @@ var (
 
 // newPaths returns paths that watch webhook configurations in the cache. Start runs the cache.
 func newPaths(configurations cache.Cache, writer client.Writer, now clock.Clock) *paths {
-	return &paths{cache: configurations, cached: configurations, writer: writer, clock: now, patient: make(chan struct{}, mostPatient)}
+	return &paths{cache: configurations, cached: configurations, writer: writer, clock: now, known: expiring.NewExpiringWithClock(now), patient: make(chan struct{}, mostPatient)}
 }
 
 // NeedLeaderElection is false, because the API server calls every replica.
@@ -111,6 +114,9 @@ func (p *paths) fill(ctx context.Context, configuration client.Object) error {
 		return nil
 	}
 	p.learn([]client.Object{configuration})
+	// An API server that does not answer must not keep this replica from learning its paths again before it forgets them.
+	ctx, cancel := context.WithTimeout(ctx, keepInterval/2)
+	defer cancel()
 	// The patch contains only paths. An update could lose fields that only a newer API server knows.
 	patch := client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
 	if err := p.writer.Patch(ctx, configuration, patch, client.FieldOwner("berth-controller")); err != nil {
@@ -123,35 +129,22 @@ func (p *paths) fill(ctx context.Context, configuration client.Object) error {
 	return nil
 }
 
-// learn adds the paths of the configurations to known, and forgets those that no configuration has had for formerFor.
+// learn makes this replica answer at the paths of the configurations, for formerFor from now.
 func (p *paths) learn(configurations []client.Object) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now, known := p.clock.Now(), map[string]time.Time{}
-	for path, seen := range p.known {
-		if now.Sub(seen) < formerFor {
-			known[path] = seen
-		}
-	}
 	for _, configuration := range configurations {
 		for _, webhook := range endpoint.WebhooksOf(configuration) {
 			if path := webhook.Path(); path != "" {
-				known[path] = now
+				p.known.Set(sha256.Sum256([]byte(path)), nil, formerFor)
 			}
 		}
 	}
-	p.known = known
+	p.learned.Store(true)
 }
 
-// knows is true for a path at which this replica answers. Its time does not depend on how much of a path is correct, so that nobody can guess it bit by bit.
+// knows is true for a path at which this replica answers.
 func (p *paths) knows(path string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	same := 0
-	for known := range p.known {
-		same |= subtle.ConstantTimeCompare([]byte(known), []byte(path))
-	}
-	return same == 1
+	_, known := p.known.Get(sha256.Sum256([]byte(path)))
+	return known
 }
 
 // soonKnows is knows, but it waits up to patience until a path becomes known.
@@ -166,13 +159,6 @@ func (p *paths) soonKnows(ctx context.Context, path string) bool {
 	}
 	defer func() { <-p.patient }()
 	return wait.PollUntilContextTimeout(ctx, patienceStep, patience, true, func(context.Context) (bool, error) { return p.knows(path), nil }) == nil
-}
-
-// learned is true once the configurations were read.
-func (p *paths) learned() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.known != nil
 }
 
 // ready returns nil if every webhook in the configurations has a known path.

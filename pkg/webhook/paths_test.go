@@ -72,8 +72,8 @@ func (c *told) replica() *paths {
 	return p
 }
 
-// late is a replica that has seen nothing since then.
-func (c *told) late(since *paths) *paths {
+// late is a replica that sees nothing from now on.
+func (c *told) late() *paths {
 	objects, err := read(c.t.Context(), c)
 	if err != nil {
 		c.t.Fatal(err)
@@ -83,7 +83,6 @@ func (c *told) late(since *paths) *paths {
 	}
 	p := c.replica()
 	p.cached = fake.NewClientBuilder().WithScheme(schemeOf(c.t)).WithObjects(objects...).Build()
-	p.known = since.known
 	return p
 }
 
@@ -163,13 +162,13 @@ func (c *told) expectPaths() map[string]string {
 func TestEveryReplicaAnswersWhereTheAPIServerAsks(t *testing.T) {
 	c := tell(t)
 	first, second := c.replica(), c.replica()
-	if first.learned() || first.ready(t.Context()) == nil {
+	if first.learned.Load() || first.ready(t.Context()) == nil {
 		t.Error("it is ready before it has read anything")
 	}
 	c.keep(first, second)
 	was := c.expectPaths()
 	c.expectAnswered(was, true, first, second)
-	if !first.learned() || first.ready(t.Context()) != nil || second.ready(t.Context()) != nil {
+	if !first.learned.Load() || first.ready(t.Context()) != nil || second.ready(t.Context()) != nil {
 		t.Error("they are not ready")
 	}
 	if writes := c.written(); writes != 4 {
@@ -208,7 +207,7 @@ func TestEveryReplicaAnswersWhereTheAPIServerAsks(t *testing.T) {
 func TestTwoReplicasThatWriteAtTheSameTime(t *testing.T) {
 	c := tell(t)
 	first := c.replica()
-	late := c.late(first) // from before the first one has written
+	late := c.late() // from before the first one has written
 	c.keep(first)
 	now := c.expectPaths()
 	c.keep(late)
@@ -303,9 +302,6 @@ func TestAConfigurationThatIsGoneIsForgotten(t *testing.T) {
 	c.clock.Step(formerFor)
 	c.keep(p)
 	c.expectAnswered(was, false, p)
-	if len(p.known) != 0 {
-		t.Errorf("it keeps %v", p.known)
-	}
 	for _, object := range shipped(t) {
 		if err := c.Create(t.Context(), object); err != nil {
 			t.Fatal(err)

@@ -24,7 +24,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/autoscaler"
-	"github.com/berth-project/berth/pkg/conversion"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
@@ -127,7 +126,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	if err != nil {
 		return err
 	}
-	synced := func() bool { return owners.HasSynced() && booked() && asked.learned() }
+	synced := func() bool { return owners.HasSynced() && booked() && asked.learned.Load() }
 	web, register, err := newServer(opts, synced, asked.soonKnows)
 	if err != nil {
 		return err
@@ -140,13 +139,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 		owners.Announce(spread.Namespace, spread.UID)
 	}
 	// A panic becomes an error by default.
-	register(endpoint.Spreads, conversion.Admission(v1beta1.GroupVersion,
+	register(endpoint.Spreads, endpoint.AdmissionInHub(v1beta1.GroupVersion,
 		admission.WithValidator(mgr.GetScheme(), (&spreadValidator{
-			reader: mgr.GetCache(), live: mgr.GetAPIReader(), announce: announce, installation: owners.Compatibility(), autoscaler: opts.NodeAutoscaler,
+			reader: mgr.GetCache(), live: mgr.GetAPIReader(), kinds: mgr.GetRESTMapper(), announce: announce, installation: owners.Compatibility(), autoscaler: opts.NodeAutoscaler,
 		}).reviews())))
 	register(endpoint.UnitedDeployments, unitedReviews(mgr.GetScheme(), mgr.GetRESTMapper(), opts.IgnoreUnitedDeployments))
 	if opts.Members != nil {
-		register(endpoint.FederatedReplicaSets, admission.WithValidator(mgr.GetScheme(), (&federatedValidator{members: opts.Members}).reviews()))
+		register(endpoint.FederatedReplicaSets, admission.WithValidator(mgr.GetScheme(), federatedReviews(opts.Members)))
 	}
 	for _, handlers := range more {
 		if err := handlers(register); err != nil {

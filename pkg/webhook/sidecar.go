@@ -6,12 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	"gomodules.xyz/jsonpatch/v2"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	expiring "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -33,12 +36,15 @@ import (
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/sidecar"
+	"github.com/berth-project/berth/pkg/watches"
 )
 
 // SetupSidecars registers the webhooks of SidecarSets: one gives sidecars to new pods, and one validates SidecarSets. revisions is the namespace of the
-// ControllerRevisions of SidecarSets.
-func SetupSidecars(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, revisions string, register func(path string, hook http.Handler)) error {
-	s := &sidecarAdmission{cached: mgr.GetCache(), live: mgr.GetAPIReader(), revisions: revisions, clock: clock.RealClock{}, sets: map[string]*sidecarSet{}}
+// ControllerRevisions of SidecarSets, and watched is the state of the manager's watch of them.
+func SetupSidecars(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, watched *watches.State, revisions string, register func(path string, hook http.Handler)) error {
+	s := &sidecarAdmission{
+		cached: mgr.GetCache(), live: mgr.GetAPIReader(), watched: watched, revisions: revisions, clock: clock.RealClock{}, named: expiring.NewExpiring(), sets: map[string]*sidecarSet{},
+	}
 	var err error
 	if s.synced, err = owners.Handle(ctx, mgr, &v1beta1.SidecarSet{}, s.seen, s.gone); err != nil {
 		return err
@@ -50,7 +56,7 @@ func SetupSidecars(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineag
 		return err
 	}
 	register(endpoint.Sidecars, &podReviews{answer: s.review, clock: clock.RealClock{}})
-	register(endpoint.SidecarSets, admission.WithValidator(mgr.GetScheme(), (&sidecarValidator{others: s.policies}).reviews()))
+	register(endpoint.SidecarSets, admission.WithValidator(mgr.GetScheme(), setReviews(s.policies)))
 	return nil
 }
 
@@ -65,9 +71,19 @@ type sidecarSet struct {
 	policy *sidecar.Policy
 	// latest is the name of the ControllerRevision of the policy. Empty if it is not known yet.
 	latest string
-	// named is the version that the injection strategy names, and until when Berth need not read it again. Nil if there is none.
-	named *sidecar.Version
-	until time.Time
+}
+
+// known is what the webhook knows about a set. It is nil for one that is invalid or goes away.
+func known(set *v1beta1.SidecarSet) *sidecarSet {
+	policy, errs := sidecar.Compile(set)
+	if len(errs) > 0 || set.DeletionTimestamp != nil {
+		return nil
+	}
+	known := &sidecarSet{policy: policy}
+	if set.Status.ObservedGeneration == set.Generation {
+		known.latest = set.Status.LatestRevision
+	}
+	return known
 }
 
 // namedFor is how long a version is used that was found by its name.
@@ -77,9 +93,13 @@ const namedFor = 5 * time.Second
 type sidecarAdmission struct {
 	cached    client.Reader
 	live      client.Reader
+	watched   *watches.State
+	lists     singleflight.Group
 	revisions string
 	clock     clock.PassiveClock
 	synced    cache.InformerSynced
+	// named has the *sidecar.Version that the injection strategy of a policy names, for namedFor.
+	named *expiring.Expiring
 
 	mu   sync.Mutex
 	sets map[string]*sidecarSet
@@ -90,16 +110,12 @@ func (s *sidecarAdmission) seen(object metav1.Object) {
 	if !is {
 		return
 	}
-	policy, errs := sidecar.Compile(set)
+	known := known(set)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(errs) > 0 || set.DeletionTimestamp != nil {
+	if known == nil {
 		delete(s.sets, set.Name)
 		return
-	}
-	known := &sidecarSet{policy: policy}
-	if set.Status.ObservedGeneration == set.Generation {
-		known.latest = set.Status.LatestRevision
 	}
 	s.sets[set.Name] = known
 }
@@ -111,12 +127,43 @@ func (s *sidecarAdmission) gone(object metav1.Object) {
 }
 
 func (s *sidecarAdmission) policies() (all []*sidecar.Policy) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, set := range s.sets {
+	for _, set := range s.seenSets() {
 		all = append(all, set.policy)
 	}
 	return all
+}
+
+func (s *sidecarAdmission) seenSets() []*sidecarSet {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.sets))
+}
+
+// listTimeout is how long a pod waits for a list of the SidecarSets. It is below the webhook's timeout of 2 seconds.
+const listTimeout = time.Second
+
+// setsFor are the sets that a new pod may get. While the watch of sets is interrupted, the API server says which there are: a pod that lacks a container lacks it for life.
+// Pods that come during a list share it.
+func (s *sidecarAdmission) setsFor(ctx context.Context) ([]*sidecarSet, error) {
+	if !s.watched.Interrupted() {
+		return s.seenSets(), nil
+	}
+	all, err, _ := s.lists.Do("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listTimeout)
+		defer cancel()
+		var list v1beta1.SidecarSetList
+		if err := s.live.List(ctx, &list); err != nil {
+			return s.seenSets(), fmt.Errorf("listing SidecarSets: %w", err)
+		}
+		var all []*sidecarSet
+		for i := range list.Items {
+			if known := known(&list.Items[i]); known != nil {
+				all = append(all, known)
+			}
+		}
+		return all, nil
+	})
+	return all.([]*sidecarSet), err
 }
 
 // ready is an error until the webhook knows the SidecarSets: it gives pods nothing before.
@@ -138,7 +185,7 @@ func (s *sidecarAdmission) review(ctx context.Context, request *podRequest) answ
 		return answer{outcome: failed, warnings: []string{"Berth admits the pod without sidecars: " + err.Error()}}
 	}
 	if len(versions) == 0 {
-		return answer{outcome: left}
+		return answer{outcome: left, warnings: warnings}
 	}
 	before := &corev1.Pod{}
 	if err := json.Unmarshal(request.Object.raw, before); err != nil {
@@ -184,8 +231,13 @@ func (s *sidecarAdmission) inject(before *corev1.Pod, namespace string, versions
 }
 
 func (s *sidecarAdmission) versionsFor(ctx context.Context, request *podRequest) (versions []sidecar.Version, warnings []string, _ error) {
+	sets, err := s.setsFor(ctx)
+	if err != nil {
+		warnings = append(warnings, "the pod may lack containers of a new SidecarSet: "+err.Error())
+	}
 	var namespaceLabels map[string]string
-	for _, policy := range s.policies() {
+	for _, set := range sets {
+		policy := set.policy
 		if policy.InjectionPaused || !policy.Selector.Matches(labels.Set(request.Object.Metadata.Labels)) {
 			continue
 		}
@@ -202,7 +254,7 @@ func (s *sidecarAdmission) versionsFor(ctx context.Context, request *podRequest)
 		if !policy.Picks(request.Namespace, namespaceLabels, request.Object.Metadata.Labels) {
 			continue
 		}
-		version, warning := s.versionOf(ctx, policy, request)
+		version, warning := s.versionOf(ctx, set, request)
 		versions = append(versions, version)
 		if warning != "" {
 			warnings = append(warnings, warning)
@@ -213,27 +265,20 @@ func (s *sidecarAdmission) versionsFor(ctx context.Context, request *podRequest)
 
 // versionOf is the version that a new pod gets: the latest, or the one that the injection strategy names. With policy Partial, pods that the selector of the update
 // strategy picks get the latest one if there is a selector; all others get the named one, and the update brings as many as it should to the latest.
-func (s *sidecarAdmission) versionOf(ctx context.Context, policy *sidecar.Policy, request *podRequest) (sidecar.Version, string) {
-	s.mu.Lock()
-	set := s.sets[policy.Name]
-	if set == nil || set.policy != policy {
-		set = &sidecarSet{policy: policy} // it has just changed
-	}
-	latest, named, until := set.latest, set.named, set.until
-	s.mu.Unlock()
-	newest := sidecar.Version{Set: policy.Name, Content: &policy.Content, Revision: latest}
+func (s *sidecarAdmission) versionOf(ctx context.Context, set *sidecarSet, request *podRequest) (sidecar.Version, string) {
+	policy := set.policy
+	newest := sidecar.Version{Set: policy.Name, Content: &policy.Content, Revision: set.latest}
 	if !policy.GivesRevision(request.Object.Metadata.Labels) {
 		return newest, ""
 	}
-	if named == nil || s.clock.Now().After(until) {
-		var err error
-		if named, err = s.find(ctx, policy); err != nil {
-			return newest, fmt.Sprintf("the pod gets the latest version of SidecarSet %s: %v", policy.Name, err)
-		}
-		s.mu.Lock()
-		set.named, set.until = named, s.clock.Now().Add(namedFor)
-		s.mu.Unlock()
+	if named, known := s.named.Get(policy); known {
+		return *named.(*sidecar.Version), ""
 	}
+	named, err := s.find(ctx, policy)
+	if err != nil {
+		return newest, fmt.Sprintf("the pod gets the latest version of SidecarSet %s: %v", policy.Name, err)
+	}
+	s.named.Set(policy, named, namedFor)
 	return *named, ""
 }
 
@@ -305,33 +350,23 @@ func patchOfList[T any](path string, before, after []T, nameOf func(*T) string) 
 	return patch
 }
 
-// sidecarValidator reviews SidecarSets.
-type sidecarValidator struct {
-	// others are the policies of all valid sets.
-	others func() []*sidecar.Policy
-}
-
-func (v *sidecarValidator) reviews() endpoint.Validator[*v1beta1.SidecarSet] {
-	return endpoint.Validator[*v1beta1.SidecarSet]{Validate: v.validate, Same: func(old, set *v1beta1.SidecarSet) bool {
-		return equality.Semantic.DeepEqual(old.Spec, set.Spec)
-	}}
-}
-
-func (v *sidecarValidator) validate(_ context.Context, set, old *v1beta1.SidecarSet) (admission.Warnings, error) {
-	policy, errs := sidecar.Compile(set)
-	if policy != nil {
-		var before *sidecar.Policy
-		if old != nil {
-			before, _ = sidecar.Compile(old)
-		}
-		errs = append(errs, sidecar.ValidateUpdate(policy, before)...)
-		errs = append(errs, sidecar.Conflicts(policy, v.others())...)
-		errs = append(errs, validateSample(policy)...)
+// setReviews are about SidecarSets. others returns the policies of all valid sets.
+func setReviews(others func() []*sidecar.Policy) endpoint.Validator[*v1beta1.SidecarSet] {
+	return endpoint.Validator[*v1beta1.SidecarSet]{
+		Kind: v1beta1.Kind.GroupKind(),
+		Same: func(old, set *v1beta1.SidecarSet) bool { return equality.Semantic.DeepEqual(old.Spec, set.Spec) },
+		Validate: func(_ context.Context, set, old *v1beta1.SidecarSet) ([]string, field.ErrorList, error) {
+			policy, errs := sidecar.Compile(set)
+			if policy != nil {
+				var before *sidecar.Policy
+				if old != nil {
+					before, _ = sidecar.Compile(old)
+				}
+				errs = slices.Concat(errs, sidecar.ValidateUpdate(policy, before), sidecar.Conflicts(policy, others()), validateSample(policy))
+			}
+			return nil, errs, nil
+		},
 	}
-	if len(errs) > 0 {
-		return nil, apierrors.NewInvalid(v1beta1.Kind.GroupKind(), set.Name, errs)
-	}
-	return nil, nil
 }
 
 // validateSample tries the containers and volumes in a pod.

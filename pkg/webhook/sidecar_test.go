@@ -14,12 +14,15 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	expiring "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
+	"github.com/berth-project/berth/pkg/watches"
 )
 
 // shopNamespace is a cache with namespace shop only.
@@ -34,7 +37,7 @@ func (shopNamespace) Get(_ context.Context, key client.ObjectKey, into client.Ob
 // sidecarsOf is the admission with so many SidecarSets, of which the first ones pick the pods of app web.
 func sidecarsOf(tb testing.TB, sets, picking int) *sidecarAdmission {
 	tb.Helper()
-	s := &sidecarAdmission{cached: shopNamespace{}, clock: clock.RealClock{}, synced: func() bool { return true }, sets: map[string]*sidecarSet{}}
+	s := &sidecarAdmission{cached: shopNamespace{}, clock: clock.RealClock{}, watched: watches.NewState(clock.RealClock{}), synced: func() bool { return true }, named: expiring.NewExpiring(), sets: map[string]*sidecarSet{}}
 	for i := range sets {
 		app := "web"
 		if i >= picking {
@@ -173,7 +176,7 @@ func TestNoPodBecomesInvalid(t *testing.T) {
 		if err := yaml.UnmarshalStrict([]byte("{selector: {matchLabels: {app: web}}, containers: [{name: tried, "+tc.container+"}]}"), &set.Spec); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := (&sidecarValidator{others: s.policies}).validate(t.Context(), set, nil); err != nil {
+		if _, err := setReviews(s.policies).ValidateCreate(t.Context(), set); err != nil {
 			t.Fatalf("%s: the set itself is refused: %v", name, err)
 		}
 		s.seen(set)
@@ -195,11 +198,57 @@ func TestNoPodBecomesInvalid(t *testing.T) {
 // TestAReplicaIsReadyOnceItKnowsTheSidecarSets: the API server asks replicas that are ready, and one that does not know the sets gives pods nothing.
 func TestAReplicaIsReadyOnceItKnowsTheSidecarSets(t *testing.T) {
 	var full bool
-	s := &sidecarAdmission{clock: clock.RealClock{}, synced: func() bool { return full }, sets: map[string]*sidecarSet{}}
+	s := &sidecarAdmission{clock: clock.RealClock{}, watched: watches.NewState(clock.RealClock{}), synced: func() bool { return full }, named: expiring.NewExpiring(), sets: map[string]*sidecarSet{}}
 	for _, full = range []bool{false, true} {
 		answers := s.review(t.Context(), &podRequest{Namespace: "shop", Object: podObject{raw: []byte(`{}`)}})
 		if err := s.ready(nil); (err == nil) != full || (answers.outcome == failed) == full {
 			t.Errorf("cache full %t: ready %v, a pod is %s", full, err, answers.outcome)
 		}
 	}
+}
+
+// storedSets is an API server with these sets. It answers nothing if it has none.
+type storedSets struct {
+	client.Reader
+	sets []v1beta1.SidecarSet
+}
+
+func (s storedSets) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
+	if s.sets == nil {
+		return context.DeadlineExceeded
+	}
+	into.(*v1beta1.SidecarSetList).Items = s.sets
+	return nil
+}
+
+// TestAPodGetsASetThatNoWatchShows: the set is made while the watch of sets is interrupted. The pod would lack its container for life.
+func TestAPodGetsASetThatNoWatchShows(t *testing.T) {
+	now := clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0))
+	s := sidecarsOf(t, 1, 1)
+	s.watched = watches.NewState(now)
+	stored := []v1beta1.SidecarSet{*sidecarSetOf(t, 0, "web", "1"), *sidecarSetOf(t, 1, "web", "1")}
+	expect := func(when, want, warning string) {
+		t.Helper()
+		admitted, response := send(t, &podReviews{answer: s.review, clock: clock.RealClock{}}, podForSidecars(t))
+		if got := admitted.Annotations[v1beta1.InjectedListAnnotation]; got != want {
+			t.Errorf("%s the pod gets %q, want %q", when, got, want)
+		}
+		if got := strings.Join(response.Warnings, " "); !strings.Contains(got, warning) || (got == "") != (warning == "") {
+			t.Errorf("%s the warnings are %q, want %q", when, got, warning)
+		}
+	}
+	s.live = storedSets{sets: stored}
+	expect("before the first watch", "set-00", "")
+	s.watched.Tell(true)
+	expect("while the watch is open", "set-00", "")
+	s.watched.Tell(false)
+	expect("after its end", "set-00,set-01", "")
+	s.live = storedSets{}
+	expect("if the API server does not answer", "set-00", "may lack containers of a new SidecarSet")
+	s.live = storedSets{sets: stored[1:]}
+	expect("after the deletion of a set", "set-01", "")
+	s.watched.Tell(true)
+	expect("before the new watch has caught up", "set-01", "")
+	now.SetTime(now.Now().Add(watches.CatchUp))
+	expect("after that", "set-00", "")
 }

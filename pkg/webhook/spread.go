@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,6 +40,8 @@ type spreadValidator struct {
 	reader client.Reader
 	// live reads from the API server.
 	live client.Reader
+	// kinds tells which kinds the API server has. Nil leaves that to live, which asks the API server about an unknown kind under a lock that its other reads need.
+	kinds kindMapper
 	// announce is called for spreads that are about to be stored. It may be nil.
 	announce func(context.Context, *v1beta1.WorkloadSpread)
 	// installation is its compatibility. The status of a new spread does not say it.
@@ -51,7 +54,7 @@ type spreadValidator struct {
 var workloads = workload.Watched()
 
 func (v *spreadValidator) reviews() endpoint.Validator[*v1beta1.WorkloadSpread] {
-	return endpoint.Validator[*v1beta1.WorkloadSpread]{Validate: v.validate, Same: func(old, spread *v1beta1.WorkloadSpread) bool {
+	return endpoint.Validator[*v1beta1.WorkloadSpread]{Kind: v1beta1.Kind.GroupKind(), Validate: v.validate, Same: func(old, spread *v1beta1.WorkloadSpread) bool {
 		return equality.Semantic.DeepEqual(old.Spec, spread.Spec) && old.Annotations[v1beta1.CompatibilityAnnotation] == spread.Annotations[v1beta1.CompatibilityAnnotation]
 	}}
 }
@@ -67,20 +70,16 @@ func (v *spreadValidator) announceIfStored(ctx context.Context, spread *v1beta1.
 	}
 }
 
-func (v *spreadValidator) validate(ctx context.Context, spread, old *v1beta1.WorkloadSpread) (admission.Warnings, error) {
+func (v *spreadValidator) validate(ctx context.Context, spread, old *v1beta1.WorkloadSpread) (warnings []string, errs field.ErrorList, _ error) {
 	spread = subset.In(v.installation, spread)
 	known, err := v.gather(ctx, spread)
 	if err != nil {
-		return nil, apierrors.NewInternalError(err)
+		return nil, nil, apierrors.NewInternalError(err)
 	}
-	warnings, errs := ValidateSpread(spread, old, known)
-	if len(errs) > 0 {
-		return warnings, apierrors.NewInvalid(v1beta1.Kind.GroupKind(), spread.Name, errs)
-	}
-	if old == nil {
+	if warnings, errs = ValidateSpread(spread, old, known); old == nil && len(errs) == 0 {
 		v.announceIfStored(ctx, spread)
 	}
-	return warnings, nil
+	return warnings, errs, nil
 }
 
 func (v *spreadValidator) gather(ctx context.Context, spread *v1beta1.WorkloadSpread) (Known, error) {
@@ -97,8 +96,15 @@ func (v *spreadValidator) target(ctx context.Context, spread *v1beta1.WorkloadSp
 	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
 	defer cancel()
 	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(targetVersion(spread))
-	err := v.live.Get(ctx, types.NamespacedName{Namespace: spread.Namespace, Name: spread.Spec.TargetReference.Name}, object)
+	kind := targetVersion(spread)
+	object.SetGroupVersionKind(kind)
+	var err error
+	if v.kinds != nil {
+		_, err = v.kinds.RESTMapping(kind.GroupKind(), kind.Version)
+	}
+	if err == nil {
+		err = v.live.Get(ctx, types.NamespacedName{Namespace: spread.Namespace, Name: spread.Spec.TargetReference.Name}, object)
+	}
 	cannot := func(why string) Target { return Target{Problem: workloadName(spread) + " cannot be read: " + why} }
 	switch {
 	case meta.IsNoMatchError(err):

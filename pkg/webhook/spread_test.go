@@ -161,7 +161,7 @@ func TestAValidatorKnowsTheInstallation(t *testing.T) {
 		"compatible, and the spread is not, as it says": {v1beta1.CompatibleWithKruise, own, false},
 	} {
 		validator := &spreadValidator{reader: cacheOf(t), live: cacheOf(t), installation: tc.installation}
-		warnings, err := validator.validate(t.Context(), tc.spread, nil)
+		warnings, err := validator.reviews().ValidateCreate(t.Context(), tc.spread)
 		if err != nil || slices.Contains(warnings, never) != tc.want {
 			t.Errorf("%s: %q, %v", name, warnings, err)
 		}
@@ -466,5 +466,16 @@ func TestASpreadIsAnnouncedIfItWillBeStored(t *testing.T) {
 				t.Errorf("announced, -want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestTheClientIsNotAskedAboutAnUnknownKind: it would hold a lock meanwhile that the reads for other tenants need.
+func TestTheClientIsNotAskedAboutAnUnknownKind(t *testing.T) {
+	spread := spreadOf("web", "web", 1)
+	spread.Spec.TargetReference = v1beta1.TargetReference{APIVersion: "example.com/v1", Kind: "MadeUp", Name: "web"}
+	live := &apiServer{Reader: cacheOf(t)}
+	warnings, err := (&spreadValidator{reader: cacheOf(t), live: live, kinds: servedKinds{}}).reviews().ValidateCreate(t.Context(), spread)
+	if err != nil || len(live.asked) > 0 || !slices.ContainsFunc(warnings, func(w string) bool { return strings.Contains(w, "the API server has no kind MadeUp in example.com/v1") }) {
+		t.Errorf("got %q and %v, and the client was asked for %v", warnings, err, live.asked)
 	}
 }

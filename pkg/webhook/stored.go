@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -104,14 +103,9 @@ func (m *migration) migrate(ctx context.Context, definition *apiextensionsv1.Cus
 	if failed > 0 {
 		return fmt.Errorf("%d of %d objects of %s cannot be stored again as %s, first %w", failed, written, definition.Name, version, first)
 	}
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"resourceVersion": definition.ResourceVersion},
-		"status":   map[string]any{"storedVersions": []string{version}},
-	})
-	if err != nil {
-		return err
-	}
-	if err := m.writer.Status().Patch(ctx, definition, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	patch := client.MergeFromWithOptions(definition.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	definition.Status.StoredVersions = []string{version}
+	if err := m.writer.Status().Patch(ctx, definition, patch); err != nil {
 		if apierrors.IsConflict(err) {
 			return nil // the next look begins again
 		}

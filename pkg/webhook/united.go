@@ -6,14 +6,12 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/berth-project/berth/pkg/conversion"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/united"
@@ -24,7 +22,14 @@ func unitedReviews(scheme *runtime.Scheme, kinds kindMapper, ignored bool) *admi
 	if ignored {
 		return &admission.Webhook{Handler: admission.HandlerFunc(func(context.Context, admission.Request) admission.Response { return admission.Allowed("") })}
 	}
-	return conversion.Admission(v1beta1.GroupVersion, admission.WithValidator(scheme, (&unitedValidator{kinds: kinds}).reviews()))
+	return endpoint.AdmissionInHub(v1beta1.GroupVersion, admission.WithValidator(scheme, endpoint.Validator[*v1beta1.UnitedDeployment]{
+		Kind: v1beta1.Kind.GroupKind(),
+		Same: func(old, ud *v1beta1.UnitedDeployment) bool { return equality.Semantic.DeepEqual(old.Spec, ud.Spec) },
+		Validate: func(_ context.Context, ud, old *v1beta1.UnitedDeployment) ([]string, field.ErrorList, error) {
+			warnings, errs := validateUnited(kinds, ud, old)
+			return warnings, errs, nil
+		},
+	}))
 }
 
 // kindMapper is the part of a meta.RESTMapper that tells whether the API server serves a kind.
@@ -32,21 +37,10 @@ type kindMapper interface {
 	RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error)
 }
 
-// unitedValidator reviews UnitedDeployments. It reads no objects, so that it works whether UnitedDeployments are Berth's or not.
-type unitedValidator struct {
-	kinds kindMapper
-}
-
-func (v *unitedValidator) reviews() endpoint.Validator[*v1beta1.UnitedDeployment] {
-	return endpoint.Validator[*v1beta1.UnitedDeployment]{Validate: v.validate, Same: func(old, ud *v1beta1.UnitedDeployment) bool {
-		return equality.Semantic.DeepEqual(old.Spec, ud.Spec)
-	}}
-}
-
-func (v *unitedValidator) validate(_ context.Context, ud, old *v1beta1.UnitedDeployment) (admission.Warnings, error) {
+// validateUnited reads no objects, so that it works whether UnitedDeployments are Berth's or not.
+func validateUnited(kinds kindMapper, ud, old *v1beta1.UnitedDeployment) (warnings []string, errs field.ErrorList) {
 	spec := field.NewPath("spec")
 	policy, errs := united.Compile(ud, spec)
-	var warnings []string
 	if policy != nil {
 		warnings = slices.Clone(policy.Warnings)
 	}
@@ -55,22 +49,18 @@ func (v *unitedValidator) validate(_ context.Context, ud, old *v1beta1.UnitedDep
 	} else {
 		errs = append(errs, united.ValidateUpdate(ud, old, spec)...)
 	}
-	unserved, unknown := v.validateKind(ud, old, spec.Child("template"))
-	errs, warnings = append(errs, unserved...), append(warnings, unknown...)
-	if len(errs) > 0 {
-		return warnings, apierrors.NewInvalid(v1beta1.Kind.GroupKind(), ud.Name, errs)
-	}
-	return warnings, nil
+	unserved, unknown := validateKind(kinds, ud, old, spec.Child("template"))
+	return append(warnings, unknown...), append(errs, unserved...)
 }
 
 // validateKind refuses a kind that the API server does not serve. If the template had that kind before, it is only a warning: the kind has gone since, and
 // that must not keep anybody from changing something else.
-func (v *unitedValidator) validateKind(ud, old *v1beta1.UnitedDeployment, path *field.Path) (errs field.ErrorList, warnings []string) {
+func validateKind(kinds kindMapper, ud, old *v1beta1.UnitedDeployment, path *field.Path) (errs field.ErrorList, warnings []string) {
 	template, err := united.TemplateOf(&ud.Spec.Template)
 	if err != nil || template == nil {
 		return nil, nil // united.Compile reports the error
 	}
-	_, err = v.kinds.RESTMapping(template.Kind)
+	_, err = kinds.RESTMapping(template.Kind)
 	switch {
 	case err == nil:
 		return nil, nil

@@ -13,16 +13,17 @@ import (
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 )
 
-// Keep drops from a built-in workload what only its controller needs: the pod template, which is by far the largest part, the status, and the
-// annotations, of which one often repeats the template. A ReplicaSet keeps its RevisionAnnotation. A child of a UnitedDeployment keeps its annotations
-// but that one, and the numbers of its status. From PartialObjectMetadata Keep drops the annotations. It changes the object, leaves other types alone,
-// and is a transform for caches.
+// Keep drops from a built-in workload what only its controller needs: the pod template, which is by far the largest
+// part, the status, and the annotations, of which one often repeats the template. A ReplicaSet keeps its
+// RevisionAnnotation. A child of a UnitedDeployment keeps its annotations but that one, and the numbers of its status.
+// From PartialObjectMetadata Keep drops the annotations. It changes the object, leaves other types alone, and is a
+// transform for caches.
 func Keep(obj any) (any, error) {
 	object, isObject := obj.(metav1.Object)
 	if !isObject {
 		return obj, nil
 	}
-	child := IsChild(object)
+	child := isChild(object)
 	kept := map[string]string{}
 	switch w := obj.(type) {
 	case *appsv1.Deployment:
@@ -67,8 +68,8 @@ func Keep(obj any) (any, error) {
 	return obj, nil
 }
 
-// IsChild is true for an object whose controller is a UnitedDeployment.
-func IsChild(object metav1.Object) bool {
+// isChild is true for an object whose controller is a UnitedDeployment.
+func isChild(object metav1.Object) bool {
 	owner := ControllerOf(object)
 	return owner != nil && owner.Kind == v1beta1.Kind.GroupKind()
 }
@@ -76,7 +77,8 @@ func IsChild(object metav1.Object) bool {
 // RevisionAnnotation of a ReplicaSet is its number in the history of its Deployment. The Deployment controller sets it.
 const RevisionAnnotation = "deployment.kubernetes.io/revision"
 
-// CompareRevisions orders the ReplicaSets of a Deployment. The last one is that which the Deployment rolls out, or has rolled out.
+// CompareRevisions orders the ReplicaSets of a Deployment. The last one is that which the Deployment rolls out, or has
+// rolled out.
 func CompareRevisions(a, b *appsv1.ReplicaSet) int {
 	revisionOf := func(rs *appsv1.ReplicaSet) int {
 		revision, _ := strconv.Atoi(rs.Annotations[RevisionAnnotation]) // 0 if somebody has removed it

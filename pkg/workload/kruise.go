@@ -12,10 +12,11 @@ import (
 // KruiseConfiguration is OpenKruise's ConfigMap with the list of custom kinds.
 var KruiseConfiguration = types.NamespacedName{Namespace: "kruise-system", Name: "kruise-configuration"}
 
-// KruiseKindsKey is the key of the list in KruiseConfiguration.
-const KruiseKindsKey = "WorkloadSpread_Watch_Custom_Workload_WhiteList"
+// kruiseKindsKey is the key of the list in KruiseConfiguration.
+const kruiseKindsKey = "WorkloadSpread_Watch_Custom_Workload_WhiteList"
 
-// KruiseKinds is OpenKruise's list of custom kinds. Its other fields are about owners, which Berth finds without a list.
+// KruiseKinds is OpenKruise's list of custom kinds. Its other fields are about owners, which Berth finds without a
+// list.
 type KruiseKinds struct {
 	Workloads []struct {
 		Group, Version, Kind, ReplicasPath string
@@ -25,17 +26,18 @@ type KruiseKinds struct {
 // ReadKruiseKinds reads the list in KruiseConfiguration. Without one it is empty.
 func ReadKruiseKinds(configuration *corev1.ConfigMap) (KruiseKinds, error) {
 	var list KruiseKinds
-	text := configuration.Data[KruiseKindsKey]
+	text := configuration.Data[kruiseKindsKey]
 	if text == "" {
 		return list, nil
 	}
 	if err := json.Unmarshal([]byte(text), &list); err != nil {
-		return KruiseKinds{}, fmt.Errorf("reading %s in ConfigMap %s: %w", KruiseKindsKey, KruiseConfiguration, err)
+		return KruiseKinds{}, fmt.Errorf("reading %s in ConfigMap %s: %w", kruiseKindsKey, KruiseConfiguration, err)
 	}
 	return list, nil
 }
 
-// PathOf is the path to the replicas of a kind: the one listed for this version, or else for another version. It is empty if the list has none.
+// PathOf is the path to the replicas of a kind: the one listed for this version, or else for another version. It is
+// empty if the list has none.
 func (l KruiseKinds) PathOf(kind schema.GroupVersionKind) string {
 	path := ""
 	for _, one := range l.Workloads {

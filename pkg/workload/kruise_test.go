@@ -10,9 +10,9 @@ import (
 
 func TestKruiseKinds(t *testing.T) {
 	of := func(text string) *corev1.ConfigMap {
-		return &corev1.ConfigMap{Data: map[string]string{KruiseKindsKey: text}}
+		return &corev1.ConfigMap{Data: map[string]string{kruiseKindsKey: text}}
 	}
-	if _, err := ReadKruiseKinds(of("workloads:")); err == nil || !strings.Contains(err.Error(), KruiseKindsKey+" in ConfigMap kruise-system/kruise-configuration") {
+	if _, err := ReadKruiseKinds(of("workloads:")); err == nil || !strings.Contains(err.Error(), kruiseKindsKey+" in ConfigMap kruise-system/kruise-configuration") {
 		t.Errorf("a list that is no JSON: %v", err)
 	}
 	if list, err := ReadKruiseKinds(&corev1.ConfigMap{}); err != nil || len(list.Workloads) != 0 {

@@ -26,8 +26,8 @@ var (
 // ByOrdinal is true for a kind that gives each pod an ordinal and deletes the highest first.
 func ByOrdinal(kind schema.GroupKind) bool { return kind == statefulSet || HidesOrdinals(kind) }
 
-// HidesOrdinals is true for a kind by ordinal of which caches have the metadata only. Whoever needs its ordinals reads an object, and calls
-// ReadOrdinals.
+// HidesOrdinals is true for a kind by ordinal of which caches have the metadata only. Whoever needs its ordinals reads
+// an object, and calls ReadOrdinals.
 func HidesOrdinals(kind schema.GroupKind) bool { return kind == advancedStatefulSet }
 
 // Ordinals are the numbers that a StatefulSet gives to its pods. Nil gives no pod a position.
@@ -47,9 +47,10 @@ type Ordinals struct {
 // reservedOrdinals are the ordinals from first to last. sum is how many are reserved up to last.
 type reservedOrdinals struct{ first, last, sum int32 }
 
-// OrdinalsOf are the ordinals that the controller of a pod gives. They are nil for another kind, and if they are not known. Object is the controller, or
-// nil if it is not known; a StatefulSet then counts from 0. Read are the ordinals that were read of the workload that the spread names. They count if
-// that is the controller. Nil means that none were read.
+// OrdinalsOf are the ordinals that the controller of a pod gives. They are nil for another kind, and if they are not
+// known. Object is the controller, or nil if it is not known; a StatefulSet then counts from 0. Read are the ordinals
+// that were read of the workload that the spread names. They count if that is the controller. Nil means that none were
+// read.
 func OrdinalsOf(controller Owner, object any, read *Ordinals) *Ordinals {
 	switch {
 	case controller.Kind == statefulSet:
@@ -65,8 +66,9 @@ func OrdinalsOf(controller Owner, object any, read *Ordinals) *Ordinals {
 	}
 }
 
-// Position is the place of a pod among the pods of a StatefulSet, from 1: how many ordinals up to its own have a pod. It is 0 for a pod that has none:
-// its name is not one that the StatefulSet gives, or its ordinal is below the first, or reserved.
+// Position is the place of a pod among the pods of a StatefulSet, from 1: how many ordinals up to its own have a pod.
+// It is 0 for a pod that has none: its name is not one that the StatefulSet gives, or its ordinal is below the first,
+// or reserved.
 //
 // The position comes from the name, because nobody can change the name of a pod.
 func (o *Ordinals) Position(pod, set string) int32 {
@@ -87,7 +89,8 @@ func (o *Ordinals) Next(ordinal int32) int32 {
 	return max(ordinal, o.reservedFrom(ordinal).last+1)
 }
 
-// reservedFrom are the last reserved ordinals that begin at or below an ordinal. Their last one is -1 if there are none.
+// reservedFrom are the last reserved ordinals that begin at or below an ordinal. Their last one is -1 if there are
+// none.
 func (o *Ordinals) reservedFrom(ordinal int32) reservedOrdinals {
 	if i := sort.Search(len(o.reserved), func(i int) bool { return o.reserved[i].first > ordinal }); i > 0 {
 		return o.reserved[i-1]
@@ -101,8 +104,8 @@ func (o *Ordinals) Known() bool { return o != nil && !o.unusable }
 // mostReserved bounds the entries of spec.reserveOrdinals, because the ordinals are remembered.
 const mostReserved = 10_000
 
-// ReadOrdinals are the ordinals of an object of a kind that hides them. An entry of spec.reserveOrdinals is a number, or a string with a range as
-// "3-5". With an entry that is neither, or with too many entries, they are unusable.
+// ReadOrdinals are the ordinals of an object of a kind that hides them. An entry of spec.reserveOrdinals is a number,
+// or a string with a range as "3-5". With an entry that is neither, or with too many entries, they are unusable.
 func ReadOrdinals(object *unstructured.Unstructured) *Ordinals {
 	o := &Ordinals{UID: object.GetUID(), Generation: object.GetGeneration()}
 	start, hasStart, err := unstructured.NestedFieldNoCopy(object.Object, "spec", "ordinals", "start")
@@ -157,7 +160,8 @@ func rangeOf(entry any) (first, last int64, ok bool) {
 	return n, n, ok
 }
 
-// OrdinalOf is the ordinal in the name of a pod of a StatefulSet. It is false for a name that the StatefulSet does not give to its pods.
+// OrdinalOf is the ordinal in the name of a pod of a StatefulSet. It is false for a name that the StatefulSet does not
+// give to its pods.
 func OrdinalOf(pod, set string) (ordinal int32, found bool) {
 	digits, of := strings.CutPrefix(pod, set)
 	if !of || len(digits) < 2 || digits[0] != '-' {

@@ -11,7 +11,8 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
-// Owner is an object that may own pods, directly or through others. It has no version, because two references may use different ones.
+// Owner is an object that may own pods, directly or through others. It has no version, because two references may use
+// different ones.
 type Owner struct {
 	Kind schema.GroupKind
 	Name string
@@ -53,7 +54,8 @@ func ControllerUID(object metav1.Object) types.UID {
 	return ""
 }
 
-// HaveSameController is true if both objects name the same controller, or none. The version in the references does not matter.
+// HaveSameController is true if both objects name the same controller, or none. The version in the references does not
+// matter.
 func HaveSameController(a, b metav1.Object) bool {
 	one, other := ControllerOf(a), ControllerOf(b)
 	if one == nil || other == nil {

@@ -18,8 +18,9 @@ import (
 // ErrNeedsScale is returned by Replicas for a kind whose replicas only its scale subresource has.
 var ErrNeedsScale = errors.New("only the scale subresource of this kind has its replicas")
 
-// Replicas is how many pods a workload asks for. With paths, those of subset.ReplicaPaths, it is the sum at those, for every kind. Without, it is the
-// number of a Deployment, ReplicaSet, StatefulSet or Job, whatever pods of it a spread picks, and ErrNeedsScale for other kinds.
+// Replicas is how many pods a workload asks for. With paths, those of subset.ReplicaPaths, it is the sum at those, for
+// every kind. Without, it is the number of a Deployment, ReplicaSet, StatefulSet or Job, whatever pods of it a spread
+// picks, and ErrNeedsScale for other kinds.
 func Replicas(object runtime.Object, paths []string) (int32, error) {
 	if len(paths) > 0 {
 		fields, err := fieldsOf(object)
@@ -32,22 +33,22 @@ func Replicas(object runtime.Object, paths []string) (int32, error) {
 	case *appsv1.Deployment:
 		return OfDeployment(w), nil
 	case *appsv1.ReplicaSet:
-		return OfReplicaSet(w), nil
+		return ofReplicaSet(w), nil
 	case *appsv1.StatefulSet:
 		return OfStatefulSet(w), nil
 	case *batchv1.Job:
-		return OfJob(w), nil
+		return ofJob(w), nil
 	default:
 		return 0, ErrNeedsScale
 	}
 }
 
-// ReplicasNow is how many pods an object of a built-in kind asks for as it stands: a Job none if it is suspended or ends, a DaemonSet as many as its status
-// says. It is false for other kinds, of which only the scale subresource tells.
+// ReplicasNow is how many pods an object of a built-in kind asks for as it stands: a Job none if it is suspended or
+// ends, a DaemonSet as many as its status says. It is false for other kinds, of which only the scale subresource tells.
 func ReplicasNow(object runtime.Object) (int32, bool) {
 	switch w := object.(type) {
 	case *batchv1.Job:
-		return OfJobNow(w), true
+		return ofJobNow(w), true
 	case *appsv1.DaemonSet:
 		return w.Status.DesiredNumberScheduled, true
 	case *corev1.ReplicationController:
@@ -72,30 +73,32 @@ func fieldsOf(object runtime.Object) (map[string]any, error) {
 // OfDeployment is spec.replicas; nil means 1.
 func OfDeployment(d *appsv1.Deployment) int32 { return orOne(d.Spec.Replicas) }
 
-// OfReplicaSet is spec.replicas; nil means 1.
-func OfReplicaSet(r *appsv1.ReplicaSet) int32 { return orOne(r.Spec.Replicas) }
+// ofReplicaSet is spec.replicas; nil means 1.
+func ofReplicaSet(r *appsv1.ReplicaSet) int32 { return orOne(r.Spec.Replicas) }
 
 // OfStatefulSet is spec.replicas; nil means 1.
 func OfStatefulSet(s *appsv1.StatefulSet) int32 { return orOne(s.Spec.Replicas) }
 
-// OfJob is how many pods a Job runs at the same time: spec.parallelism, where nil means 1, but at most spec.completions if that is set.
-func OfJob(j *batchv1.Job) int32 {
+// ofJob is how many pods a Job runs at the same time: spec.parallelism, where nil means 1, but at most spec.completions
+// if that is set.
+func ofJob(j *batchv1.Job) int32 {
 	if j.Spec.Completions == nil {
 		return orOne(j.Spec.Parallelism)
 	}
 	return min(orOne(j.Spec.Parallelism), *j.Spec.Completions)
 }
 
-// OfJobNow is how many pods a Job asks for now: at most as many as it still has to complete, and none if it is suspended or ends, because its pods
-// are then deleted and not replaced. The condition that says a Job has ended is set only after all pods are deleted; failure is visible before.
-func OfJobNow(j *batchv1.Job) int32 {
+// ofJobNow is how many pods a Job asks for now: at most as many as it still has to complete, and none if it is
+// suspended or ends, because its pods are then deleted and not replaced. The condition that says a Job has ended is set
+// only after all pods are deleted; failure is visible before.
+func ofJobNow(j *batchv1.Job) int32 {
 	switch {
 	case j.Spec.Suspend != nil && *j.Spec.Suspend, ends(j):
 		return 0
 	case j.Spec.Completions != nil:
-		return max(min(OfJob(j), *j.Spec.Completions-j.Status.Succeeded), 0)
+		return max(min(ofJob(j), *j.Spec.Completions-j.Status.Succeeded), 0)
 	default:
-		return OfJob(j)
+		return ofJob(j)
 	}
 }
 
@@ -111,8 +114,8 @@ func ends(j *batchv1.Job) bool {
 	return j.Spec.BackoffLimit != nil && j.Status.Failed > *j.Spec.BackoffLimit
 }
 
-// OfScale is spec.replicas of a scale subresource. Nil means 0 there, unlike in workloads. The API server truncates the replicas of custom resources
-// to 32 bits, so a number may be negative. That counts as 0 too.
+// OfScale is spec.replicas of a scale subresource. Nil means 0 there, unlike in workloads. The API server truncates the
+// replicas of custom resources to 32 bits, so a number may be negative. That counts as 0 too.
 func OfScale(s *autoscalingv1.Scale) int32 { return max(s.Spec.Replicas, 0) }
 
 func orOne(n *int32) int32 {
@@ -122,8 +125,9 @@ func orOne(n *int32) int32 {
 	return *n
 }
 
-// AtPaths is the sum of the integers at dotted paths in an object; see subset.ReplicaPaths. A segment of digits indexes a list, or is a
-// key of an object. Without paths the sum is 0. The error names every path that leads to no replicas, and what was found there.
+// AtPaths is the sum of the integers at dotted paths in an object; see subset.ReplicaPaths. A segment of digits indexes
+// a list, or is a key of an object. Without paths the sum is 0. The error names every path that leads to no replicas,
+// and what was found there.
 func AtPaths(object map[string]any, paths []string) (int32, error) {
 	var sum int64
 	var errs []error

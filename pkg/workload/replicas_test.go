@@ -116,7 +116,7 @@ func TestOfJobNow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			job := &batchv1.Job{Spec: batchv1.JobSpec{Parallelism: ptr.To[int32](3)}}
 			tc.change(job)
-			if got := OfJobNow(job); got != tc.want {
+			if got := ofJobNow(job); got != tc.want {
 				t.Errorf("got %d, want %d", got, tc.want)
 			}
 		})

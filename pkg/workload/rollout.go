@@ -6,8 +6,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// MaxUnavailable is how many of its replicas a Deployment may lack during a rolling update. It is nil for strategy Recreate, for values that nobody can
-// read, and for other kinds. The rounding is that of ResolveFenceposts in the Deployment controller.
+// MaxUnavailable is how many of its replicas a Deployment may lack during a rolling update. It is nil for strategy
+// Recreate, for values that nobody can read, and for other kinds. The rounding is that of ResolveFenceposts in the
+// Deployment controller.
 func MaxUnavailable(object runtime.Object) *int32 {
 	d, is := object.(*appsv1.Deployment)
 	if !is || d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {

@@ -9,7 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Selector is by which labels an object of a built-in kind knows its pods. It is nil for any other kind, of which that is not known.
+// Selector is by which labels an object of a built-in kind knows its pods. It is nil for any other kind, of which that
+// is not known.
 func Selector(object runtime.Object) labels.Selector {
 	var of *metav1.LabelSelector
 	switch w := object.(type) {

@@ -656,14 +656,14 @@ func TestAControllerThatLagsGivesNothingBack(t *testing.T) {
 func TestARolloutCompletesUnderABudget(t *testing.T) {
 	namespace := web(t, 8, "maxUnavailable: 25%")
 	watch(t, namespace, 6)
-	body := `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"web:9"}]}}}}`
+	body := `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"` + nextImage + `"}]}}}}`
 	if _, err := the.Client.AppsV1().Deployments(namespace).Patch(t.Context(), "web", "application/strategic-merge-patch+json", []byte(body), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, "the rollout", func(context.Context) (string, error) {
 		all := pods(t, namespace)
 		for _, pod := range all {
-			if pod.Spec.Containers[0].Image != "web:9" || !isAvailable(&pod) {
+			if pod.Spec.Containers[0].Image != nextImage || !isAvailable(&pod) {
 				return pod.Name, nil
 			}
 		}

@@ -71,14 +71,14 @@ func TestARolloutGoesOnBesideADrainThatTriesAgain(t *testing.T) {
 	if entries := ledger(t, namespace); len(entries) > 0 {
 		t.Errorf("%+v were allowed, but the PodDisruptionBudget refuses them", entries)
 	}
-	body := `{"spec":{"strategy":{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1}},"template":{"spec":{"containers":[{"name":"main","image":"web:9"}]}}}}`
+	body := `{"spec":{"strategy":{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1}},"template":{"spec":{"containers":[{"name":"main","image":"` + nextImage + `"}]}}}}`
 	if _, err := the.Client.AppsV1().Deployments(namespace).Patch(t.Context(), "web", "application/strategic-merge-patch+json", []byte(body), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, "the rollout", func(context.Context) (string, error) {
 		all := pods(t, namespace)
 		for i := range all {
-			if all[i].Spec.Containers[0].Image != "web:9" || !isAvailable(&all[i]) {
+			if all[i].Spec.Containers[0].Image != nextImage || !isAvailable(&all[i]) {
 				return all[i].Name, nil
 			}
 		}

@@ -91,7 +91,15 @@ func TestHalfAnOutageEndsNoDrain(t *testing.T) {
 
 	began := time.Now()
 	balance.silence()
-	node := pods(t, namespace)[0].Spec.NodeName
+	var node string
+	waitFor(t, "a pod that has a node, because pods are replaced all the time", func(context.Context) (string, error) {
+		for _, pod := range pods(t, namespace) {
+			if node = pod.Spec.NodeName; node != "" {
+				return "", nil
+			}
+		}
+		return "none has", nil
+	})
 	drained := make(chan error, 1)
 	go func() { drained <- drainInALoop(t, loop, node) }()
 	defer func() {

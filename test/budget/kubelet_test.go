@@ -15,7 +15,6 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -179,23 +178,24 @@ func setStatus(ctx context.Context, pod *corev1.Pod, change func(*corev1.PodStat
 	})
 }
 
-var kubelets sync.Map
+var kubeletClients sync.Map
 
 // kubelet returns a client with the user name of the node's kubelet and all rights.
 func kubelet(node string) kubernetes.Interface {
-	if known, found := kubelets.Load(node); found {
+	if known, found := kubeletClients.Load(node); found {
 		return known.(kubernetes.Interface)
 	}
-	client := as("system:node:"+node, "system:nodes", "system:masters")
-	kubelets.Store(node, client)
+	client, err := the.AsKubelet(node)
+	if err != nil {
+		panic(err) // the test has reached the cluster before
+	}
+	kubeletClients.Store(node, client)
 	return client
 }
 
 // as returns a client with this user name and these groups.
 func as(user string, groups ...string) kubernetes.Interface {
-	config := rest.CopyConfig(the.Sandbox.RESTConfig())
-	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: append(groups, "system:authenticated")}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := the.As(user, groups...)
 	if err != nil {
 		panic(err) // the test has reached the cluster before
 	}

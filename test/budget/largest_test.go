@@ -84,10 +84,12 @@ func TestTheLargestPodsCostTheAPIServerLittle(t *testing.T) {
 				}
 				return after.Since(before)[sandbox.APIServer] / times
 			}
-			// The least of two: whatever else the API server does meanwhile only adds to it.
-			without, with := min(cost(false), cost(false)), min(cost(true), cost(true))
+			// The least of three: whatever else the API server and the machine do meanwhile only adds to it.
+			without, with := min(cost(false), cost(false), cost(false)), min(cost(true), cost(true), cost(true))
 			t.Logf("one update costs %v, and %v if the pod is protected", without, with)
-			if limit := 5*without + 50*time.Millisecond; with > limit {
+			// For each policy and webhook that matches, the API server converts both pods some more times: up to four times the cost. Work that grows with the
+			// square of a pod's size cost 5 s.
+			if limit := 8*without + 50*time.Millisecond; with > limit {
 				t.Errorf("one update of a protected pod costs %v, want at most %v", with, limit)
 			}
 		})

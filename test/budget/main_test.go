@@ -28,6 +28,8 @@ var (
 	broken = flag.Int("broken", 200, "how many broken budgets one namespace has")
 	// long makes cases wait for the real timeouts of Kubernetes.
 	long = flag.Bool("long", false, "wait for the timeouts of Kubernetes, which takes minutes")
+	// kubelets is for the tests that 'make test-kubelet' names: others need what only simulated nodes do.
+	kubelets = flag.Int("kubelets", 0, "how many real nodes are there in place of simulated ones")
 )
 
 // the is the cluster that all tests share. berth is the part of Berth that runs in this process.
@@ -66,6 +68,9 @@ func run(m *testing.M) (code int, err error) {
 		}
 	}()
 	config := sandbox.Config{Name: "budget", Dir: dir, Without: []string{product.Controller}, Nodes: 5}
+	if *kubelets > 0 {
+		config.Nodes, config.Kubelets = 0, *kubelets
+	}
 	if the, err = harness.Start(ctx, config, product.Options{}); err != nil {
 		return 1, err
 	}
@@ -73,7 +78,9 @@ func run(m *testing.M) (code int, err error) {
 	if berth, err = install(ctx); err != nil {
 		return 1, err
 	}
-	go runKubelet(ctx)
+	if *kubelets == 0 {
+		go runKubelet(ctx)
+	}
 	code = m.Run()
 	cancel()
 	berth.stop()

@@ -247,13 +247,13 @@ func TestWhatHappensWhileAPodIsReplacedFirst(t *testing.T) {
 			uncordon()
 		}, check: func(t *testing.T, namespace string, _ *corev1.Pod) { nothingLeft(t, namespace, 3) }},
 		"a rollout": {floor: 2, change: func(t *testing.T, namespace string, uncordon func()) {
-			patched(t, namespace, `{"spec":{"strategy":{"rollingUpdate":{"maxSurge":1,"maxUnavailable":0}},"template":{"spec":{"containers":[{"name":"main","image":"web:9"}]}}}}`)
+			patched(t, namespace, `{"spec":{"strategy":{"rollingUpdate":{"maxSurge":1,"maxUnavailable":0}},"template":{"spec":{"containers":[{"name":"main","image":"`+nextImage+`"}]}}}}`)
 			uncordon()
 		}, check: func(t *testing.T, namespace string, _ *corev1.Pod) {
 			poll(t, harness.Timeout, "the rollout", func(context.Context) (string, error) {
 				all := pods(t, namespace)
 				for i := range all {
-					if all[i].Spec.Containers[0].Image != "web:9" || !isAvailable(&all[i]) {
+					if all[i].Spec.Containers[0].Image != nextImage || !isAvailable(&all[i]) {
 						return describe(&all[i]), nil
 					}
 				}

@@ -17,8 +17,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/berth-project/berth/internal/sandbox"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/test/harness"
+)
+
+// Images of the pods. Real nodes have them.
+const (
+	image     = sandbox.ServerImage
+	nextImage = sandbox.NextServerImage
 )
 
 const deployment = `
@@ -33,7 +40,7 @@ spec:
     spec:
       containers:
       - name: main
-        image: web:1
+        image: ` + image + `
         resources: {requests: {cpu: 10m, memory: 16Mi}}
         resizePolicy:
         - {resourceName: cpu, restartPolicy: NotRequired}
@@ -173,11 +180,11 @@ func evictionOf(pod *corev1.Pod) *policyv1.Eviction {
 }
 
 func patchImage(ctx context.Context, pod *corev1.Pod) error {
-	image := "web:1"
+	to := image
 	if pod.Spec.Containers[0].Image == image {
-		image = "web:2"
+		to = nextImage
 	}
-	return patch(ctx, pod, fmt.Sprintf(`{"metadata":{"uid":%q},"spec":{"containers":[{"name":"main","image":%q}]}}`, pod.UID, image))
+	return patch(ctx, pod, fmt.Sprintf(`{"metadata":{"uid":%q},"spec":{"containers":[{"name":"main","image":%q}]}}`, pod.UID, to))
 }
 
 func resize(resource, amount string) operation {

@@ -36,8 +36,8 @@ const (
 	// Each member has room for 30 pods of the examples.
 	nodesOfMember = 3
 	cpuOfNode     = "10"
-	// patience bounds each step, and look is how often it looks.
-	patience = 90 * time.Second
+	// patience bounds each step, and look is how often it looks. On a busy machine, the scheduler of a member whose API server was away lists its pods again a minute later.
+	patience = 3 * time.Minute
 	look     = 100 * time.Millisecond
 )
 
@@ -107,17 +107,17 @@ func (d *federation) play(ctx context.Context, f flags) error {
 			return d.Members()[1].WaitReady(ctx)
 		}, even},
 	}
-	progress := progress{}
+	shown := scenario.Shown{Out: os.Stdout}
 	for i, s := range steps {
 		fmt.Printf("$ %s\n", s.text)
 		if err := s.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", s.text, err)
 		}
-		reached, err := d.expect(ctx, s.text, s.want, progress.show)
+		reached, err := d.expect(ctx, s.text, s.want, shown.Watch)
 		if err != nil {
 			return err
 		}
-		if err := progress.end(reached); err != nil {
+		if err := shown.End(reached); err != nil {
 			return err
 		}
 		if i == len(steps)-1 && f.stay {

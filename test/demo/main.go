@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -26,9 +25,10 @@ import (
 	"github.com/berth-project/berth/internal/scenario"
 	"github.com/berth-project/berth/pkg/ui"
 	"github.com/berth-project/berth/test/harness"
+	"github.com/berth-project/berth/test/scenarios"
 )
 
-// cases of the demo, from test/scenarios.
+// cases of the demo.
 var cases = []string{"normal-then-elastic", "one-one-three"}
 
 // flags give users time to look at the page.
@@ -124,33 +124,14 @@ func servePage(ctx context.Context, s *sandbox.Sandbox) {
 }
 
 func play(ctx context.Context, cluster *harness.Cluster, name string, f flags, stay bool) error {
-	file := filepath.Join(harness.Root(), "test", "scenarios", name+".txtar")
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	parsed, err := scenario.Parse(filepath.Base(file), content)
+	parsed, err := scenarios.Get(name)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("\n=== %s\n%s\n\n", name, parsed.Intent)
-	p, err := scenario.Start(ctx, cluster.Sandbox, parsed)
-	if err != nil {
+	p, err := (&scenario.Shown{Out: os.Stdout, Pause: f.pause}).Play(ctx, cluster.Sandbox, parsed)
+	if p == nil {
 		return err
-	}
-	first := true
-	p.Stepping = func(text string) {
-		if !first {
-			pause(ctx, time.After(f.pause))
-		}
-		first = false
-		fmt.Printf("$ %s\n", text)
-	}
-	progress := progress{}
-	p.Watching = progress.show
-	err = p.Run(ctx, progress.end)
-	if err == nil {
-		pause(ctx, time.After(f.pause))
 	}
 	if err == nil && stay {
 		fmt.Println("press Ctrl-C to end it")
@@ -165,45 +146,4 @@ func pause(ctx context.Context, then <-chan time.Time) {
 	case <-then:
 	case <-ctx.Done():
 	}
-}
-
-// progress prints one line while pods move to the expected layout.
-type progress struct {
-	section string
-	started time.Time
-	shown   int
-}
-
-func (p *progress) show(c scenario.Checkpoint) {
-	if c.Section != p.section {
-		p.section, p.started, p.shown = c.Section, time.Now(), -1
-	}
-	kept, of := keptIn(c.Got), keptIn(c.Want)
-	if kept != p.shown {
-		p.shown = kept
-		fmt.Printf("\r  %d of %d pods in place, %.1fs ", kept, of, time.Since(p.started).Seconds())
-	}
-}
-
-// end prints the table of expected and actual pods. It returns an error if they differ.
-func (p *progress) end(c scenario.Checkpoint) error {
-	p.section = ""
-	fmt.Printf("\n%s\n", c.SideBySide())
-	if !c.Met() {
-		return fmt.Errorf("the layout is not the expected one\n%s", c.Warnings)
-	}
-	return nil
-}
-
-// keptIn sums the column KEPT.
-func keptIn(table string) int {
-	sum := 0
-	for _, line := range strings.Split(table, "\n") {
-		var name, quota string
-		var kept int
-		if n, err := fmt.Sscan(line, &name, &kept, &quota); n == 3 && err == nil {
-			sum += kept
-		}
-	}
-	return sum
 }

@@ -23,7 +23,6 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler"
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
-	"github.com/berth-project/berth/pkg/descheduler/guarded"
 	"github.com/berth-project/berth/test/harness"
 )
 
@@ -35,8 +34,8 @@ func tryToEvict(ctx context.Context, ns, pod string) error {
 }
 
 // results counts how the evictions of a report ended.
-func results(report *cycle.Report) map[guarded.Result]int {
-	counts := map[guarded.Result]int{}
+func results(report *cycle.Report) map[cycle.Result]int {
+	counts := map[cycle.Result]int{}
 	for _, line := range report.Lines {
 		if line.Result != "" {
 			counts[line.Result]++
@@ -194,11 +193,11 @@ func TestACycleGivesUpWhenEvictionsFail(t *testing.T) {
 	for name, tc := range map[string]struct {
 		address string
 		// want are the results of the first three evictions.
-		want map[guarded.Result]bool
+		want map[cycle.Result]bool
 	}{
-		"a webhook that is not there": {"127.0.0.1:1", map[guarded.Result]bool{guarded.Failed: true}},
+		"a webhook that is not there": {"127.0.0.1:1", map[cycle.Result]bool{cycle.Failed: true}},
 		// Either the API server or the descheduler ends the request first.
-		"a webhook that does not answer": {silent.Addr().String(), map[guarded.Result]bool{guarded.Failed: true, guarded.Unanswered: true}},
+		"a webhook that does not answer": {silent.Addr().String(), map[cycle.Result]bool{cycle.Failed: true, cycle.Unanswered: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := newNamespace(t)
@@ -221,11 +220,11 @@ func TestACycleGivesUpWhenEvictionsFail(t *testing.T) {
 			for result := range tc.want {
 				broken += got[result]
 			}
-			if broken != 3 || got[guarded.Tripped] != 2 {
+			if broken != 3 || got[cycle.Tripped] != 2 {
 				t.Errorf("evictions ended as %v", got)
 			}
 			watch.expect(t, 0)
-			if moves := spreadStatus(t, ns).Moves; got[guarded.Unanswered] == 0 && len(moves) != 0 {
+			if moves := spreadStatus(t, ns).Moves; got[cycle.Unanswered] == 0 && len(moves) != 0 {
 				t.Errorf("the status remembers %+v", moves)
 			}
 
@@ -295,7 +294,7 @@ func TestAnEvictionWhoseAnswerIsLostCounts(t *testing.T) {
 		return nil
 	})
 	report, err := descheduleOnce(t, policy, lost, func(o *descheduler.Options) { o.EvictionTimeout = time.Second })
-	if got := results(report); descheduler.ExitCode(err) != descheduler.ExitNothingEvicted || got[guarded.Unanswered] != 2 || len(got) != 1 {
+	if got := results(report); descheduler.ExitCode(err) != descheduler.ExitNothingEvicted || got[cycle.Unanswered] != 2 || len(got) != 1 {
 		t.Fatalf("exit code %d, %v: %v", descheduler.ExitCode(err), got, err)
 	}
 	if n := watch.count(); n != 2 {

@@ -18,10 +18,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/internal/sandbox"
+	"github.com/berth-project/berth/pkg/cli/whatif"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/snapshot"
+	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
-	"github.com/berth-project/berth/pkg/whatif"
 	"github.com/berth-project/berth/test/harness"
 )
 
@@ -235,12 +235,12 @@ func whatIf(t *testing.T, ns, name string, ask func(*whatif.Engine, *whatif.Divi
 	if err != nil {
 		t.Fatal(err)
 	}
-	taken, err := snapshot.Take(ctx, live, clock.RealClock{})
+	taken, err := lineage.Take(ctx, live, clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	factory := informers.NewSharedInformerFactory(the.Client, 0)
-	e, err := whatif.New(ctx, taken, live, the.Client, factory, clock.RealClock{})
+	e, err := whatif.NewEngine(ctx, taken, live, the.Client, factory, clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func quotedMessages(t *testing.T) []string {
 			quoted = append(quoted, part[1])
 		}
 	}
-	if len(quoted) < 100 {
+	if len(quoted) < 60 {
 		t.Fatalf("found %d messages only", len(quoted))
 	}
 	return quoted

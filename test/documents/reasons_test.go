@@ -29,7 +29,7 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	for file, kind := range map[string]string{
 		path("pkg", "crd", "apps", "v1beta1", "names.go"):   "Reason",
 		path("pkg", "crd", "policy", "v1beta1", "names.go"): "Reason",
-		path("pkg", "descheduler", "guarded", "result.go"):  "Result",
+		path("pkg", "descheduler", "cycle", "result.go"):    "Result",
 	} {
 		constants := constantsOf(t, file, kind)
 		if len(constants) < 5 {
@@ -77,6 +77,7 @@ func TestCompatibilityNamesTheVersionsThatAreBuilt(t *testing.T) {
 		"sigs.k8s.io/scheduler-plugins": "v%s",
 		"sigs.k8s.io/descheduler":       "| %s is compiled into `berth-descheduler`",
 		"sigs.k8s.io/kwok":              "KWOK %s",
+		"github.com/openkruise/kruise":  "runs OpenKruise %s beside Berth",
 	} {
 		found := regexp.MustCompile(`(?m)^(?:require )?\s*` + regexp.QuoteMeta(module) + ` v(\S+)`).FindStringSubmatch(modules)
 		if found == nil {

@@ -13,6 +13,7 @@ import (
 // Before you add one, look for another way. The text of the document must tell readers what they have to know.
 var notRun = map[string][]struct{ begins, why string }{
 	"README.md": {
+		{"curl -fLO", "TestTheSandboxNeedsNothingElse runs them, with a release that it serves itself"},
 		{"git clone", "needs the network"},
 		{"kubectl berth doctor --before-install", "test/install does so, with the chart of a registry on the machine"},
 	},
@@ -33,14 +34,17 @@ var notRun = map[string][]struct{ begins, why string }{
 		{"for part in descheduler/cronjob", "test/install runs its command for each part"},
 		{"kubectl delete pods", "test/install runs it"},
 	},
+	"docs/kind.md": {{"curl -fL https://raw", "needs Docker: .github/workflows/kind.yml does the same with what it builds"}},
 	"docs/releases.md": {
 		{"gh release download", "needs a release on GitHub: TestImagesOfAReleaseRun pushes images-TAG.tar, and TestAssetsOfAllLines checks the sums"},
 		{"git checkout v1.2.3", "make test-release makes a release twice and compares"},
 	},
 	"docs/migration.md": {
-		{"kubectl berth migrate --from kruise --dry-run=client", "needs OpenKruise, or its stand-in in test/integration: TestMigrationFromOpenKruiseAndBack"},
-		{"for definition in workloadspreads", "needs definitions of OpenKruise that store v1alpha1"},
+		{"kubectl berth migrate --from kruise --dry-run=client", "needs OpenKruise: TestMigrationFromOpenKruiseAndBack"},
+		{"for definition in workloadspreads", "needs definitions of OpenKruise that store v1alpha1: TestMigrationFromOpenKruiseAndBack"},
+		{"kubectl patch --local -f manifests/sidecar", "needs OpenKruise: TestMigrationFromOpenKruiseAndBack"},
 	},
+	"docs/uniteddeployments.md":        {{"kubectl patch --local -f manifests/crd", "needs OpenKruise: TestUnitedDeploymentsOfTheKindsOfOpenKruise"}},
 	"docs/descheduler.md":              {{"kubectl -n berth-system create job why", "needs Berth in pods"}},
 	"docs/operations/failure-modes.md": {{"kubectl -n berth-system get leases", "needs Berth in pods"}},
 	"docs/scenarios.md":                {{"bin/berth-sandbox play", "test/sandbox plays a scenario, and another sandbox would take long here"}},

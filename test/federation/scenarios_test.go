@@ -199,10 +199,14 @@ func (w *world) expect(t *testing.T, ns, want string, equal bool) {
 func (w *world) await(t *testing.T, ns, want string, equal bool) (got []string, err error) {
 	t.Helper()
 	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, timeout, true, func(ctx context.Context) (_ bool, err error) {
-		if got, err = w.layout(ctx, ns); err != nil {
+		now, err := w.layout(ctx, ns)
+		if ctx.Err() != nil {
+			return false, ctx.Err() // the client would name its limiter
+		}
+		if err != nil {
 			return false, err
 		}
-		if equal {
+		if got = now; equal {
 			slices.Sort(got)
 		}
 		return strings.Join(got, " ") == want, nil

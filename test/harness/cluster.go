@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -126,11 +127,7 @@ func StartBehind(ctx context.Context, config sandbox.Config, options product.Opt
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Sandbox: s}
-	if c.Client, err = kubernetes.NewForConfig(s.RESTConfig()); err == nil {
-		c.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(c.Client.Discovery()))
-		c.Dynamic, err = dynamic.NewForConfig(s.RESTConfig())
-	}
+	c, err := Of(s)
 	if err == nil {
 		err = c.awaitConversion(ctx)
 	}
@@ -139,6 +136,29 @@ func StartBehind(ctx context.Context, config sandbox.Config, options product.Opt
 		return nil, err
 	}
 	return c, nil
+}
+
+// Of is the cluster of a sandbox that runs.
+func Of(s *sandbox.Sandbox) (*Cluster, error) {
+	c := &Cluster{Sandbox: s}
+	var err error
+	if c.Client, err = kubernetes.NewForConfig(s.RESTConfig()); err == nil {
+		c.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(c.Client.Discovery()))
+		c.Dynamic, err = dynamic.NewForConfig(s.RESTConfig())
+	}
+	return c, err
+}
+
+// As returns a client with this user name and these groups.
+func (c *Cluster) As(user string, groups ...string) (kubernetes.Interface, error) {
+	config := rest.CopyConfig(c.Sandbox.RESTConfig())
+	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: append(groups, "system:authenticated")}
+	return kubernetes.NewForConfig(config)
+}
+
+// AsKubelet returns a client that may do everything, and that Berth takes for the kubelet of a node.
+func (c *Cluster) AsKubelet(node string) (kubernetes.Interface, error) {
+	return c.As("system:node:"+node, "system:nodes", "system:masters")
 }
 
 // WriteKubeconfigAs writes a kubeconfig with which a program is a service account of Berth.
@@ -296,6 +316,14 @@ func Unstructured(object k8sruntime.Object) (*unstructured.Unstructured, error) 
 
 // WaitFor polls the condition until it returns an empty string. The string says what is missing.
 func (c *Cluster) WaitFor(ctx context.Context, what string, condition func(context.Context) (missing string, err error)) error {
+	if err := WaitFor(ctx, what, condition); err != nil {
+		return fmt.Errorf("%w\n%s", err, c.warnings())
+	}
+	return nil
+}
+
+// WaitFor waits until the condition misses nothing, at most Timeout. It ends with the condition's first error. The error says what was missing last.
+func WaitFor(ctx context.Context, what string, condition func(context.Context) (missing string, err error)) error {
 	var last string
 	err := wait.PollUntilContextTimeout(ctx, look, Timeout, true, func(ctx context.Context) (bool, error) {
 		missing, err := condition(ctx)
@@ -306,7 +334,7 @@ func (c *Cluster) WaitFor(ctx context.Context, what string, condition func(conte
 		return missing == "", nil
 	})
 	if err != nil {
-		return fmt.Errorf("waiting for %s: %w\n%s\n%s", what, err, last, c.warnings())
+		return fmt.Errorf("waiting for %s: %w\n%s", what, err, last)
 	}
 	return nil
 }

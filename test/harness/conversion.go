@@ -11,14 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
-	"github.com/berth-project/berth/pkg/conversion"
 	"github.com/berth-project/berth/pkg/endpoint"
 )
 
 // convert serves the conversion of objects in this process until it ends, for a cluster without a controller. It returns the definitions that name this server.
 // They are there from the start: a change of them ends all watches of their kinds, and for about a second nobody would see new objects.
 func convert() (definitions [][]byte, err error) {
-	server := httptest.NewTLSServer(conversion.Handler())
+	server := httptest.NewTLSServer(endpoint.ConversionHandler())
 	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	return product.DefinitionsAt(server.URL+endpoint.Conversion, authority)
 }

@@ -334,7 +334,7 @@ func TestValuesReachTheirObjects(t *testing.T) {
 	t.Run("UnitedDeployments that are left alone", func(t *testing.T) {
 		objects := templated(t, "unitedDeployments.enabled=false")
 		for _, object := range objects {
-			if object.GetName() == "berth-united" || object.GetName() == "berth-lookahead" {
+			if object.GetName() == "berth-united" {
 				t.Errorf("%s %s is left", object.GetKind(), object.GetName())
 			}
 		}

@@ -23,7 +23,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/berth-project/berth/internal/sandbox"
@@ -167,14 +166,8 @@ func (c *cluster) apply(t *testing.T, namespace, manifest string) {
 // waitFor waits until the condition returns an empty string.
 func waitFor(t *testing.T, what string, condition func(context.Context) (missing string, err error)) {
 	t.Helper()
-	var last string
-	err := wait.PollUntilContextTimeout(t.Context(), look, harness.Timeout, true, func(ctx context.Context) (bool, error) {
-		missing, err := condition(ctx)
-		last = missing
-		return err == nil && missing == "", err
-	})
-	if err != nil {
-		t.Fatalf("waiting for %s: %v\n%s", what, err, last)
+	if err := harness.WaitFor(t.Context(), what, condition); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -358,7 +358,6 @@ func TestRefusedInstallations(t *testing.T) {
 	before := objects()
 	helm := []string{"helm", "install", "berth", chartOf(t), "--namespace=kube-system"}
 
-	c.expectRefused(t, "certificates.cert-manager.io does not exist: install cert-manager first", "kubectl", "berth", "doctor", "--before-install", "--certificates=cert-manager")
 	old := c.behind(t, "v1.33.4")
 	old.expectRefused(t, "the API server is Kubernetes v1.33.4, and this version of Berth runs with", "kubectl", "berth", "doctor", "--before-install")
 	if now := objects(); now != before {
@@ -399,7 +398,7 @@ spec:
   versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
 `, plural, kind))
 	}
-	c.kubectl(t, "berth", "doctor", "--before-install", "--migrate-from=kruise", "--certificates=cert-manager", "--united-deployments=false")
+	c.kubectl(t, "berth", "doctor", "--before-install", "--migrate-from=kruise", "--united-deployments=false")
 	if output, err := c.run(t, "", "helm", append(helm[1:], "--set", "migrateFrom=kruise,certificates.source=cert-manager,unitedDeployments.enabled=false", "--dry-run=server")...); err != nil {
 		t.Errorf("a migration with cert-manager is refused: %v\n%s", err, output)
 	}
@@ -448,7 +447,7 @@ func TestTheDoctorNamesFaults(t *testing.T) {
 	for what, fault := range map[string]struct{ change, want string }{
 		// A Service without endpoints alone breaks no connection that is there.
 		"a controller that does not run": {"-n berth-system scale deployment berth-controller --replicas=0", "see whether Service berth-webhook has endpoints"},
-		"a scheduler that does not run":  {"-n berth-system scale deployment berth-scheduler --replicas=0", "no replica of berth-scheduler"},
+		"a scheduler that does not run":  {"-n berth-system scale deployment berth-scheduler --replicas=0", "berth-scheduler has no available pod"},
 	} {
 		c.kubectl(t, strings.Fields(fault.change)...)
 		says("the doctor to name "+what, fault.want)

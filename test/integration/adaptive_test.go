@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/berth-project/berth/internal/sandbox"
@@ -320,6 +322,43 @@ func TestPlaceholdersGiveWayBeforeTheNextSubset(t *testing.T) {
 	apply(t, ns, strings.Replace(adaptiveSpread, "type: Adaptive", "type: Adaptive, adaptive: {preemption: BeforeNextSubset}", 1))
 	apply(t, ns, strings.Replace(deployment("web", 3, ""), "pause:3.10}", "pause:3.10, resources: {requests: {cpu: 800m}}}", 1))
 	expectSpilled(t, ns, 2, 1)
+}
+
+// Two spreads share the nodes of pool a. The pods of the important one take the place of as many others, which go to their next subset and are left alone there.
+func TestAnImportantSpreadTakesOneVictimForEachPod(t *testing.T) {
+	nodes(t, sandbox.NewNode("own-a", "zone-a", map[string]string{"pool": "a"}, nil, allocatable("3", "4Gi", "0")),
+		sandbox.NewNode("own-b", "zone-b", map[string]string{"pool": "b"}, nil, allocatable("9", "4Gi", "0")))
+	ns := namespace(t)
+	large := func(name string, replicas int, more string) string {
+		return strings.Replace(deployment(name, replicas, more), "pause:3.10}", "pause:3.10, resources: {requests: {cpu: 900m}}}", 1)
+	}
+	apply(t, ns, "{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 1000}")
+	apply(t, ns, adaptiveSpread)
+	apply(t, ns, large("web", 3, ""))
+	expectSpilled(t, ns, 3, 0)
+	before := uids(t, ns)
+	apply(t, ns, spreadOverPools("high", "  subsets:\n  - {name: a, requiredNodeSelectorTerm: {matchExpressions: [{key: pool, operator: In, values: [a]}]}}\n"))
+	apply(t, ns, large("high", 2, "      priorityClassName: high\n"))
+	expectPlaces(t, ns, "a=3 b=2")
+	expectSpilled(t, ns, 1, 2)
+	left := slices.DeleteFunc(uids(t, ns), func(uid types.UID) bool { return !slices.Contains(before, uid) })
+	if len(left) != 1 {
+		t.Errorf("%d of three pods were preempted for two", len(before)-len(left))
+	}
+	waitFor(t, "two victims", func(ctx context.Context) (string, error) {
+		events, err := the.Client.EventsV1().Events(ns).List(ctx, metav1.ListOptions{FieldSelector: "reason=Preempted"})
+		if err != nil {
+			return "", err
+		}
+		victims := sets.New[types.UID]()
+		for i := range events.Items { // both pods may take one victim, before the scheduler sees that it ends
+			victims.Insert(events.Items[i].Regarding.UID)
+		}
+		if len(victims) != 2 {
+			return fmt.Sprintf("%d victims", len(victims)), nil
+		}
+		return "", nil
+	})
 }
 
 func TestAPodWhoseVictimsTakeTheirTimeTakesNoneInTheNextSubset(t *testing.T) {

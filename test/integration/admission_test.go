@@ -490,12 +490,36 @@ spec:
     subresources: {status: {}%[6]s}
 `
 
+// newerCloneSets is the version that newer OpenKruise prefers. It has the partition elsewhere.
+const newerCloneSets = `
+  - name: v1beta1
+    served: true
+    storage: false
+    schema:
+      openAPIV3Schema:
+        type: object
+        x-kubernetes-preserve-unknown-fields: true
+        properties:
+          spec:
+            type: object
+            x-kubernetes-preserve-unknown-fields: true
+            properties:
+              updateStrategy:
+                type: object
+                x-kubernetes-preserve-unknown-fields: true
+                properties: {partition: {x-kubernetes-int-or-string: true}}
+                x-kubernetes-validations: [{rule: "!has(self.partition)", message: no such field}]
+    subresources: {status: {}, scale: {specReplicasPath: .spec.replicas, statusReplicasPath: .status.replicas}}
+`
+
 const scaleSubresource = `, scale: {specReplicasPath: .spec.replicas, statusReplicasPath: .status.replicas}`
 
 // customKind is a kind and the way in which its controller creates pods.
 type customKind struct {
 	group, plural, kind, version string
 	scale                        string
+	// newer is another version in the definition, which the API server prefers.
+	newer string
 	// throughReplicaSets means that the object owns ReplicaSets, and these own the pods.
 	throughReplicaSets bool
 	// spec returns the spec of an object with this number of replicas.
@@ -505,7 +529,7 @@ type customKind struct {
 }
 
 func (k *customKind) definition() string {
-	return fmt.Sprintf(customKinds, k.group, k.plural, k.kind, strings.ToLower(k.kind), k.version, k.scale)
+	return fmt.Sprintf(customKinds, k.group, k.plural, k.kind, strings.ToLower(k.kind), k.version, k.scale) + k.newer
 }
 
 // reader is the role that allows Berth to read the kind.
@@ -567,7 +591,7 @@ func TestWorkloadsOfCustomKindsNeedNoChange(t *testing.T) {
 	for rule, kind := range map[string]*customKind{
 		"an Argo Rollout, which owns ReplicaSets": {group: "argoproj.io", plural: "rollouts", kind: "Rollout", version: "v1alpha1",
 			scale: scaleSubresource, throughReplicaSets: true, spec: plain},
-		"a CloneSet, which owns pods": {group: "apps.kruise.io", plural: "clonesets", kind: "CloneSet", version: "v1alpha1", scale: scaleSubresource, spec: plain},
+		"a CloneSet, which owns pods": {group: "apps.kruise.io", plural: "clonesets", kind: "CloneSet", version: "v1alpha1", scale: scaleSubresource, newer: newerCloneSets, spec: plain},
 		"an Advanced StatefulSet":     {group: "apps.kruise.io", plural: "statefulsets", kind: "StatefulSet", version: "v1beta1", scale: scaleSubresource, spec: plain},
 		"a kind without a scale subresource, by replicasPathList": {group: "training.example.com", plural: "trainings", kind: "Training", version: "v1",
 			spec: func(replicas int64) map[string]any {

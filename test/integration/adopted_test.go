@@ -120,11 +120,15 @@ func TestABoundPodGetsARecordOnceAndFromTheControllerAlone(t *testing.T) {
 		allowed      bool
 	}{
 		{"by somebody else", inA, the.Client, false},
+		{"by hand, without a UID", `{"name":"web","subset":"a"}`, the.Client, true},
+		{"by hand, with its UID elsewhere", fmt.Sprintf(`{"uid":%q,"name":"web","subset":"a"}`, pod.UID), the.Client, false},
+		{"by hand, with its UID in other letters", fmt.Sprintf(`{"name":"web","subset":"a","uid":"\u00%x%s"}`, pod.UID[0], pod.UID[1:]), the.Client, false},
 		{"of another pod", `{"name":"web","subset":"a","uid":"other"}`, controller, false},
 		{"of no subset", fmt.Sprintf(`{"name":"web","subset":"","uid":%q}`, pod.UID), controller, false},
 		{"with more around it", "{}" + inA, controller, false},
 		{"of its own", inA, controller, true},
 		{"of its own, again", inA, controller, true},
+		{"by hand, in place of its own", `{"name":"web","subset":"a"}`, the.Client, false},
 		{"of another subset", fmt.Sprintf(`{"name":"web","subset":"b","uid":%q}`, pod.UID), controller, false},
 		{"that is empty", "", controller, false},
 	} {

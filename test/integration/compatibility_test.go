@@ -356,43 +356,6 @@ func TestABurstOfACompatibleSpreadKeepsToTheQuota(t *testing.T) {
 	expectTrueStatus(t, ns)
 }
 
-// waitForKruisesCosts is waitForRest for oneOneThree with OpenKruise's costs: one for the pods within the quota of a subset, and one for those above.
-func waitForKruisesCosts(t *testing.T, ns string, replicas int) map[string]int {
-	t.Helper()
-	var kept map[string]int
-	quotas := sharesOf(replicas)
-	waitFor(t, fmt.Sprintf("%d pods with the costs of OpenKruise", replicas), func(ctx context.Context) (string, error) {
-		pods, err := the.Pods(ctx, ns)
-		if err != nil {
-			return "", err
-		}
-		kept = map[string]int{}
-		costs := map[string]int{}
-		for i := range pods {
-			if in := pods[i].Labels[v1beta1.SubsetLabel]; pods[i].DeletionTimestamp == nil && isReady(&pods[i]) {
-				kept[in]++
-				costs[in+" "+pods[i].Annotations[v1beta1.PodDeletionCostAnnotation]]++
-			}
-		}
-		want, all := map[string]int{}, 0
-		for i, quota := range []int{quotas.a, quotas.b, quotas.c} {
-			in := string("abc"[i])
-			all += kept[in]
-			if within := min(kept[in], quota); within > 0 {
-				want[fmt.Sprint(in, " ", 100*(3-i))] = within
-			}
-			if above := kept[in] - quota; above > 0 {
-				want[fmt.Sprint(in, " ", -100*(i+1))] = above
-			}
-		}
-		if all != replicas || !maps.Equal(costs, want) {
-			return fmt.Sprintf("%v, want %v", costs, want), nil
-		}
-		return "", nil
-	})
-	return kept
-}
-
 // TestACompatibleSpreadReadsTheReplicasWhereOpenKruiseDoes: of a kind without a scale subresource, as OpenKruise's list says, also after the list changes.
 func TestACompatibleSpreadReadsTheReplicasWhereOpenKruiseDoes(t *testing.T) {
 	harness.Long(t)

@@ -183,39 +183,6 @@ func TestAPodThatRunsIsNotDeletedToFindRoom(t *testing.T) {
 	}
 }
 
-// TestNoPodWaitsWhenTheSchedulerLooksAhead: the scheduler says what a subset has room for before pods are made, so none is made that finds no node.
-func TestNoPodWaitsWhenTheSchedulerLooksAhead(t *testing.T) {
-	harness.Long(t)
-	growPool(t, "ahead-a", "a", "2")
-	growPool(t, "ahead-b", "b", "32")
-	ns := namespace(t)
-	auditChildren(t, ns, 2)
-	end := watchPods(t, ns, 4)
-	ahead := func(replicas int) string {
-		return adaptiveUnited(replicas, "rescheduleCriticalSeconds: 600, unschedulableDuration: 1, lookAhead: true")
-	}
-	apply(t, ns, ahead(4))
-	ud := awaitUnited(t, ns, "a 2/2, b 2/2")
-	if c := ud.Status.SubsetStatuses[0].Conditions[0]; c.Status != corev1.ConditionFalse || c.Reason != unitedv1beta1.ReasonNoRoom {
-		t.Errorf("subset a: %+v", c)
-	}
-	if c := ud.Status.Capacity; c == nil || c.ObservedGeneration != ud.Generation || len(c.Subsets) != 1 || c.Subsets[0] != (unitedv1beta1.SubsetCapacity{Name: "a", Replicas: 2}) {
-		t.Errorf("capacity %+v", c)
-	}
-	apply(t, ns, ahead(7))
-	awaitUnited(t, ns, "a 2/2, b 5/5")
-	growPool(t, "ahead-a-2", "a", "8") // the next spec is divided by what there is then, and the pods of b come home
-	apply(t, ns, ahead(8))
-	awaitUnited(t, ns, "a 8/8, b 0/0")
-	p := end()
-	if p.waited.Len() > 0 || p.fewest < 4 {
-		t.Errorf("%v found no node, want none; at least %d pods were ready, want 4", sets.List(p.waited), p.fewest)
-	}
-	if slices.ContainsFunc(p.lost, func(name string) bool { return !strings.HasPrefix(name, "web-b-") }) {
-		t.Errorf("%v were deleted, want only pods of subset b", p.lost)
-	}
-}
-
 func TestTheKindOfTheTemplateIsSwitchedWithoutAGap(t *testing.T) {
 	harness.Long(t)
 	pools(t, "a", "b")

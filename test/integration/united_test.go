@@ -272,6 +272,32 @@ func TestAUnitedDeploymentSharesEquallyAndLeavesTheFieldsOfUsersAlone(t *testing
 	}
 }
 
+// TestAnotherStrategyCanBeSetLater: the API server fills in parameters of rolling updates that nobody has applied, and refuses them beside another strategy.
+func TestAnotherStrategyCanBeSetLater(t *testing.T) {
+	with := func(strategy string) string {
+		return united(1, strings.Replace(ofDeployments("one"), " spec: {", fmt.Sprintf(" spec: {strategy: %s, ", strategy), 1), "", inPool("a", ""))
+	}
+	pools(t, "a")
+	ns := namespace(t)
+	expect := func(is string, rolls bool) {
+		t.Helper()
+		waitFor(t, "strategy "+is, func(context.Context) (string, error) {
+			strategy, _, err := unstructured.NestedMap(childIn(t, ns, "a").Object, "spec", "strategy")
+			if strategy["type"] == is && (strategy["rollingUpdate"] != nil) == rolls {
+				return "", err
+			}
+			return fmt.Sprint(strategy), err
+		})
+	}
+	apply(t, ns, with("{}"))
+	expectUnited(t, ns, "a=1")
+	apply(t, ns, with("{type: Recreate}"))
+	expect("Recreate", false)
+	apply(t, ns, with("{}"))
+	expect("RollingUpdate", true)
+	expectUnited(t, ns, "a=1")
+}
+
 func TestAUnitedDeploymentFillsInOrderAndEmptiesInReverse(t *testing.T) {
 	pools(t, "a", "b", "c")
 	ns := namespace(t)

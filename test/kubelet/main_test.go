@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -43,9 +44,12 @@ const (
 	drained   = "drained"
 	lost      = "lost"
 	restarted = "restarted"
+	changed   = "changed"
 )
 
-var pools = []string{kept, kept, drained, lost, restarted}
+var pools = []string{kept, kept, drained, lost, restarted, changed}
+
+var kubeletBinary = flag.String("kubelet", "", "path of the nodes' kubelet, for instance one of an earlier version; empty means that of the line")
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -74,7 +78,17 @@ func run(m *testing.M) (code int, err error) {
 		}
 		err = errors.Join(err, fmt.Errorf("logs are in %s", dir))
 	}()
-	if the, err = harness.Start(ctx, sandbox.Config{Name: "kubelet", Dir: dir, Kubelets: len(pools)}, product.Options{SidecarSets: true}); err != nil {
+	if login, err = listenAsLogind(dir); err != nil {
+		return 1, err
+	}
+	defer login.listener.Close()
+	config := sandbox.Config{Name: "kubelet", Dir: dir, Kubelets: len(pools)}
+	if *kubeletBinary != "" {
+		if config.KubeletBinary, err = filepath.Abs(*kubeletBinary); err != nil {
+			return 1, err
+		}
+	}
+	if the, err = harness.Start(ctx, config, product.Options{SidecarSets: true}); err != nil {
 		return 1, err
 	}
 	defer the.Sandbox.Stop()
@@ -327,6 +341,45 @@ func (w world) answers() (stop func() (least, most int)) {
 		counting.Wait()
 		return least, most
 	}
+}
+
+// changing is locked by the test that has the node of pool changed.
+var changing sync.Mutex
+
+// takeNode lets no other test change that node until this one ends.
+func (w world) takeNode() {
+	changing.Lock()
+	w.Cleanup(changing.Unlock)
+}
+
+// reconfigure restarts the kubelet of pool changed with other lines of its configuration, until the test ends or the returned function is called.
+func (w world) reconfigure(changes ...string) (restore func()) {
+	w.Helper()
+	node := slices.Index(pools, changed)
+	path := filepath.Join(the.Sandbox.KubeletDir(node), "config.yaml")
+	before, err := os.ReadFile(path)
+	if err != nil {
+		w.Fatal(err)
+	}
+	restart := func(config string) {
+		resume, err := the.Sandbox.Halt(sandbox.Kubelet, node)
+		if err != nil {
+			w.Error(err)
+			return
+		}
+		defer resume()
+		if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+			w.Error(err)
+		}
+	}
+	after := strings.NewReplacer(changes...).Replace(string(before))
+	if after == string(before) {
+		w.Fatalf("there is nothing to change in\n%s", before)
+	}
+	restart(after)
+	restore = sync.OnceFunc(func() { restart(string(before)) })
+	w.Cleanup(restore)
+	return restore
 }
 
 // kubectl returns what kubectl prints, also its error.

@@ -2,11 +2,16 @@ package kubelet
 
 import (
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/berth-project/berth/internal/sandbox"
+	"github.com/berth-project/berth/test/harness"
 )
 
 // quota is a spread with two slots for all revisions of the ReplicaSet or Deployment web. Other pods wait.
@@ -78,4 +83,26 @@ spec:
 			}
 		})
 	}
+}
+
+// TestAPodThatANodeHasNoRoomForCountsNowhereAndIsTold: another scheduler has given away the room. The pod has failed when its controller makes the next one.
+func TestAPodThatANodeHasNoRoomForCountsNowhereAndIsTold(t *testing.T) {
+	w := newWorld(t, budget+strings.ReplaceAll(workload{replicas: 2, pool: kept, grace: 1}.yaml(), "app: web}", "app: web, of: replicaset}"))
+	w.ready(2)
+	w.counts(soon, 2, 1)
+	w.apply(fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: late, labels: {app: web}}\nspec:\n  nodeName: %s\n  containers: [{name: web, image: %q, resources: {requests: {cpu: 4k}}}]\n", own, sandbox.ServerImage))
+	w.waitFor(soon, "a refusal by the kubelet", func() string {
+		if now := w.pod("late").Status; now.Phase != corev1.PodFailed || now.Reason != "OutOfcpu" {
+			return fmt.Sprint(now.Phase, now.Reason)
+		}
+		return ""
+	})
+	w.counts(soon, 2, 1)
+	w.waitFor(soon, "the doctor to name the node", func() string {
+		output, _ := exec.CommandContext(w.ctx, filepath.Join(harness.BinDir(), "kubectl-berth"), "doctor", "--kubeconfig="+the.Sandbox.Kubeconfig()).CombinedOutput() // it may find more
+		if strings.Contains(string(output), "kubelets refused 1 pod for lack of room ("+own+")") {
+			return ""
+		}
+		return string(output)
+	})
 }

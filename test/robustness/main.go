@@ -1,4 +1,4 @@
-// Command robustness finds out whether the tests notice faults, and writes docs/robustness.md. Each file in faults/ is a fault as a patch. The program
+// Command robustness finds out whether the tests notice faults, and writes docs/api/detected-faults.md. Each file in faults/ is a fault as a patch. The program
 // copies the repository, applies one fault at a time to the copy, and runs the fast suites of the package with it. It also runs the searches of small
 // worlds without a fault, and writes how many states they saw.
 //
@@ -39,14 +39,15 @@ const (
 var columns = []string{examples, random, every}
 
 const (
-	ledgerRandom = "^(TestNoHistoryLosesOrInventsASlot|TestNoPodSleepsThatCouldGo|TestNoPodOfAStatefulSetSleepsThatCouldGo|TestTheOrderOfNewsDoesNotMatter|TestTheLayoutFollowsTheOrdinals|TestRandomHistoriesOfLargerWorlds)$"
-	subsetRandom = "^(TestAPlanAddsUpToTheReplicas|TestNoSubsetGetsMoreThanItsQuota|TestTheOrderOfPodsDoesNotMatter|TestAddingThenRemovingAPodChangesNothing|TestSurplusIsWhatIsAboveTheQuota|TestAnApplicationOrdersThePodsOfASubset)$"
+	ledgerRandom = "^(TestNoHistoryLosesOrInventsASlot|TestNoPodSleepsThatCouldGo|TestNoPodOfAStatefulSetSleepsThatCouldGo|TestNoPodTakesAVictimOrASlotTooMany|TestTheOrderOfNewsDoesNotMatter|TestTheLayoutFollowsTheOrdinals|TestPodsFollowAWorkloadThatChanges|TestRandomHistoriesOfLargerWorlds)$"
+	subsetRandom = "^(TestAPlanAddsUpToTheReplicas|TestNoSubsetGetsMoreThanItsQuota|TestTheOrderOfPodsDoesNotMatter|TestAddingThenRemovingAPodChangesNothing|TestSurplusIsWhatIsAboveTheQuota|TestAnApplicationOrdersThePodsOfASubset|TestTheOrderOfChangesDoesNotMatter)$"
 	budgetRandom = "^(TestAfterEveryApprovalEnoughPodsAreLeft|TestTheOrderOfPodsAndOfTheLedgerDoesNotMatter|TestHowManyOfAGroupGoDoesNotDependOnItsOrder|TestNoTwoSubsetsAreTakenFrom|TestWhatIsForeseenFromAStatusThatIsTrueIsWhatIsDecided|TestRandomHistoriesOfLargerWorlds)$"
 	movesRandom  = "^(TestWhateverIsMovedMayBeMoved|TestNoSubsetIsFilledAboveItsQuota|TestRunningEarlyBoundPodsFindTheRoomThatTheyWereMovedFor|TestTheOrderOfPodsDoesNotMatter|TestWhatIsRecordedIsNotMovedAgain|TestASlotIsNotGivenTwiceInOneCycle|TestACycleFillsNoSubsetAboveItsQuota|TestRandomHistoriesOfALargerWorld)$"
 	shareRandom  = "^(TestProperties|TestApproachArrives|TestSharesOfLargeNumbersAreExact)$"
-	unitedRandom = "^(TestNothingThatRunsIsDeletedToFindOut|TestNoPodWaitsWithLookAhead|TestChildrenGoWhenOthersAreReady|TestClustersGoAwayAndReturn)$"
-	hubRandom    = "^(TestNothingIsMovedInVain|TestWorkloadsDoNotCountTheSameRoom)$"
+	unitedRandom = "^(TestNothingThatRunsIsDeletedToFindOut|TestChildrenGoWhenOthersAreReady|TestClustersGoAwayAndReturn)$"
+	hubRandom    = "^TestNothingIsMovedInVain$"
 	sidesRandom  = "^TestWorld$"
+	wholeRandom  = "^TestNoHistoryOfAWholeSchedulerBreaksARule$"
 	searches     = "^(TestEveryHistory.*|TestTheBarrierOfATakeOverOutlivesEveryBind)$"
 )
 
@@ -65,7 +66,7 @@ var suites = map[string][]suite{
 	"pkg/budget/census": {{examples, []string{"./pkg/budget/census"}}},
 	"pkg/subset": {
 		{examples, []string{"-run", "^(TestPlan|TestAdmit|TestLagsBehind|TestSubsetOf|TestAdoptedPods|TestRecordOf|TestRevisionOf|TestSurplus|TestATolerationForSomeSecondsLetsNoNewPodIn|TestQuotasOfWorkloadsThatUpdateInPlace)$", "./pkg/subset"}},
-		{random, []string{"-run", subsetRandom, "./pkg/subset"}},
+		{random, []string{"-run", subsetRandom + "|" + ledgerRandom + "|" + wholeRandom, "./pkg/subset", "./pkg/ledger", "./pkg/plugins/scheduling/workloadspread"}},
 		{every, []string{"-run", searches, "./pkg/ledger"}},
 	},
 	"pkg/allocation": {
@@ -90,18 +91,18 @@ var suites = map[string][]suite{
 		{every, []string{"-run", searches, "./pkg/moves"}},
 	},
 	"pkg/plugins/scheduling/workloadspread": {
-		{examples, []string{"-run", "Lease|TakeOver|Bind|Leader|Gate|BeyondAllQuotas|Deleted|SpreadComes|GoesOn|Kind", "-skip", searches, "./pkg/plugins/scheduling/workloadspread"}},
+		{examples, []string{"-run", "Lease|TakeOver|Bind|Leader|Gate|BeyondAllQuotas|Deleted|SpreadComes|GoesOn|Kind|Discovery|EveryProfile|Victim", "-skip", searches, "./pkg/plugins/scheduling/workloadspread"}},
+		{random, []string{"-run", wholeRandom, "./pkg/plugins/scheduling/workloadspread"}},
 		{every, []string{"-run", searches, "./pkg/plugins/scheduling/workloadspread"}},
 	},
+	"pkg/controller/apply":      {{examples, []string{"./pkg/controller/apply", "./pkg/controller/federation", "./pkg/controller/united"}}},
 	"pkg/controller/spread":     {{examples, []string{"./pkg/controller/spread"}}},
 	"pkg/controller/budget":     {{examples, []string{"./pkg/controller/budget"}}},
 	"pkg/controller/federation": {{examples, []string{"./pkg/controller/federation"}}},
 	"pkg/controller/sidecar":    {{examples, []string{"./pkg/controller/sidecar"}}},
 	"pkg/controller/united":     {{examples, []string{"./pkg/controller/united"}}},
 	"pkg/descheduler/cycle":     {{examples, []string{"./pkg/descheduler/cycle"}}},
-	"pkg/descheduler/guarded":   {{examples, []string{"./pkg/descheduler/guarded"}}},
 	"pkg/guard":                 {{examples, []string{"./pkg/guard"}}},
-	"pkg/lookahead":             {{examples, []string{"./pkg/lookahead"}}},
 	"pkg/webhook":               {{examples, []string{"./pkg/webhook"}}},
 }
 
@@ -120,7 +121,7 @@ type fault struct {
 }
 
 func main() {
-	page := flag.String("page", "docs/robustness.md", "the page to write the tables into")
+	page := flag.String("page", "docs/api/detected-faults.md", "the page to write the tables into")
 	only := flag.String("only", "", "try only the faults whose name matches this regular expression, and write only their rows")
 	clusters := flag.String("clusters", "", "try the suites on a control plane instead, with the programs of this directory, and write their table; it takes half an hour")
 	flag.Parse()
@@ -171,7 +172,7 @@ func run(ctx context.Context, page, only, clusters string) error {
 		if err != nil {
 			return err
 		}
-		row := fmt.Sprintf("| [%s](../test/robustness/faults/%s.patch) | %s |", f.name, f.name, f.breaks)
+		row := fmt.Sprintf("| [%s](../../test/robustness/faults/%s.patch) | %s |", f.name, f.name, f.breaks)
 		for _, column := range columns {
 			row += " " + found[column].String() + " |"
 		}

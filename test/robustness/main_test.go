@@ -86,7 +86,7 @@ func TestEachFaultHasItsRow(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := map[string]string{}
-	if err := keepRows("../../docs/robustness.md", faults, rows); err != nil {
+	if err := keepRows("../../docs/api/detected-faults.md", faults, rows); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range faults {
@@ -94,7 +94,7 @@ func TestEachFaultHasItsRow(t *testing.T) {
 			t.Errorf("nothing notices %s: %s", f.name, rows[f.name])
 		}
 	}
-	if err := keepRows("../../docs/robustness.md", []fault{{name: "new"}}, rows); err == nil {
+	if err := keepRows("../../docs/api/detected-faults.md", []fault{{name: "new"}}, rows); err == nil {
 		t.Error("a fault without a row is accepted")
 	}
 }

@@ -1,7 +1,7 @@
 // Command upstream runs Kubernetes' own integration tests of the scheduler on a scheduler that has Berth's plugins in each profile, or on the stock scheduler. The tests are those of
 // the module k8s.io/kubernetes, and their files are as they are. In a copy of the module, the function that makes a scheduler adds the plugins.
 //
-// Arguments are those of `go test` after the packages. With -stock nothing is added.
+// Arguments are those of `go test`, also for the benchmarks of its scheduler_perf (make bench-upstream). With -stock nothing is added.
 package main
 
 import (
@@ -48,7 +48,7 @@ func run(ctx context.Context, dir string, stock bool, packages, args []string) e
 		}
 		command = append(command, "-modfile="+mod)
 	}
-	test := exec.CommandContext(ctx, "go", slices.Concat(command, args, packages)...)
+	test := exec.CommandContext(ctx, "go", slices.Concat(command, packages, args)...)
 	test.Stdout, test.Stderr = os.Stdout, os.Stderr
 	return test.Run()
 }

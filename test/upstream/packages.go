@@ -7,5 +7,6 @@ import (
 	_ "github.com/berth-project/berth/pkg/plugins/scheduling/workloadspread"
 	_ "k8s.io/kubernetes/test/integration/framework"
 	_ "k8s.io/kubernetes/test/integration/scheduler"
+	_ "k8s.io/kubernetes/test/integration/scheduler_perf"
 	_ "k8s.io/kubernetes/test/integration/util"
 )

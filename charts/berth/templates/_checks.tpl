@@ -1,4 +1,4 @@
-{{/* What must be true of the cluster. `kubectl berth doctor --before-install` asks the same, before Helm creates the definitions. Without a cluster (helm
+{{/* What must be true of the cluster. `kubectl berth doctor --before-install` asks the same, but for cert-manager, before Helm creates the definitions. Without a cluster (helm
      template), lookup finds nothing, and nothing is asked. */}}
 {{- define "berth.checks" -}}
 {{- if lookup "v1" "Namespace" "" "kube-system" }}

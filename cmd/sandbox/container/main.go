@@ -8,7 +8,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -56,8 +56,8 @@ func ended() <-chan os.Signal {
 	return signals
 }
 
-// serve answers / with the version of the image, which is in the environment, and /ready with 200 or 503. PUT and DELETE of /ready change that. POST /exit ends the program with
-// status 1, and POST /exit?status=0 with status 0.
+// serve answers / with the version of the image, which is in the environment, and /ready with 200 or 503. PUT and
+// DELETE of /ready change that. POST /exit ends the program with status 1, and POST /exit?status=0 with status 0.
 func serve(args []string) {
 	flags := flag.NewFlagSet("serve", flag.ExitOnError)
 	address := flags.String("address", ":8080", "address to listen on")
@@ -68,6 +68,7 @@ func serve(args []string) {
 	hold := flags.Int("hold", 0, "MiB of memory to use")
 	_ = flags.Parse(args) // it exits
 
+	end := ended() // from now on
 	memory := make([]byte, *hold<<20)
 	for i := 0; i < len(memory); i += 4096 {
 		memory[i] = 1
@@ -95,7 +96,15 @@ func serve(args []string) {
 	if err != nil {
 		exit(err)
 	}
-	server := &http.Server{} //nolint:gosec // only tests talk to it
+	var connections sync.WaitGroup
+	server := &http.Server{ConnState: func(_ net.Conn, state http.ConnState) { //nolint:gosec // only tests talk to it
+		switch state {
+		case http.StateNew:
+			connections.Add(1)
+		case http.StateClosed:
+			connections.Done()
+		}
+	}}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 
@@ -103,24 +112,32 @@ func serve(args []string) {
 	select {
 	case err := <-served:
 		exit(err)
-	case <-ended():
+	case <-end:
 	}
 	fmt.Printf("ends in %s\n", *endAfter)
 	time.Sleep(*endAfter)
-	// Each connection is known to the server once Serve has returned, so that Shutdown waits for its answer.
 	if err := listener.Close(); err != nil {
 		exit(err)
 	}
+	// Each connection is counted once Serve has returned. Each gets its answer, also if its request comes now: Shutdown
+	// would close it then.
 	<-served
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	if err := server.Shutdown(ctx); err != nil {
-		exit(err)
+	server.SetKeepAlivesEnabled(false)
+	answered := make(chan struct{})
+	go func() {
+		connections.Wait()
+		close(answered)
+	}()
+	select {
+	case <-answered:
+	case <-time.After(5 * time.Second):
+		exit(errors.New("a client has not asked yet"))
 	}
 	fmt.Println(memory[:min(len(memory), 1)]) // the memory is in use until here
 }
 
-// listen opens the port, or gets it from the server that has it. No connection is lost then, as one queue of connections serves both.
+// listen opens the port, or gets it from the server that has it. No connection is lost then, as one queue of
+// connections serves both.
 func listen(address, handOver string) (net.Listener, error) {
 	listener, err := received(handOver)
 	if err != nil {

@@ -61,9 +61,10 @@ func (f *Federation) Hub() *sandbox.Sandbox { return f.Clusters[0].Sandbox }
 // Members returns the members.
 func (f *Federation) Members() []Cluster { return f.Clusters[1:] }
 
-// Start returns a federation whose hub is connected to all of its members. The name, directories, progress and binaries of the config are those of all
-// clusters; nodes, zones and sizes are those of each member. The hub has neither nodes nor kube-controller-manager. Each function of change may change the config of a
-// cluster; it gets its name. After an error nothing runs.
+// Start returns a federation whose hub is connected to all of its members. The name, directories, progress and binaries
+// of the config are those of all clusters; nodes, zones and sizes are those of each member. The hub has neither nodes
+// nor kube-controller-manager. Each function of change may change the config of a cluster; it gets its name. After an
+// error nothing runs.
 func Start(ctx context.Context, config sandbox.Config, count int, change ...func(name string, cluster sandbox.Config) sandbox.Config) (*Federation, error) {
 	began := time.Now()
 	all, err := configs(config, count)
@@ -170,7 +171,8 @@ func (f *Federation) Stop() {
 	stopping.Wait()
 }
 
-// Kubeconfig has the administrators of all clusters, each with a context of the cluster's name. The current context is the hub.
+// Kubeconfig has the administrators of all clusters, each with a context of the cluster's name. The current context is
+// the hub.
 func (f *Federation) Kubeconfig() ([]byte, error) {
 	merged := clientcmdapi.NewConfig()
 	for _, cluster := range f.Clusters {
@@ -187,7 +189,8 @@ func addTo(config *clientcmdapi.Config, name, server string, authority []byte, t
 	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 }
 
-// connect registers the members in the hub, as docs/federation-members.md says, and returns when the hub is connected to all.
+// connect registers the members in the hub, as docs/federation-members.md says, and returns when the hub is connected
+// to all.
 func (f *Federation) connect(ctx context.Context) error {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, inventory.AddToScheme} {

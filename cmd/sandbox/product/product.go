@@ -1,5 +1,5 @@
-// Package product says how Berth runs in a sandbox: which binaries, as which users, with which arguments and manifests. It starts nothing. Begin
-// reading at Compose.
+// Package product says how Berth runs in a sandbox: which binaries, as which users, with which arguments and manifests.
+// It starts nothing. Begin reading at Compose.
 package product
 
 import (
@@ -43,8 +43,8 @@ const (
 type Options struct {
 	// Replicas of components by name, by default one each. Several replicas elect a leader; the scheduler always does.
 	Replicas map[string]int
-	// SchedulerConfig is a KubeSchedulerConfiguration that replaces the deployed one. Its client connection and leader election are overwritten. Nil
-	// means the deployed one.
+	// SchedulerConfig is a KubeSchedulerConfiguration that replaces the deployed one. Its client connection and leader
+	// election are overwritten. Nil means the deployed one.
 	SchedulerConfig []byte
 	// Compatibility is that of the installation. Empty means none.
 	Compatibility v1beta1.Compatibility
@@ -54,8 +54,8 @@ type Options struct {
 	SidecarSets bool
 }
 
-// Compose returns the config with Berth's manifests before, and its components after, those that it has already. A component DefaultScheduler in the
-// config stays. A config without Controller is one without United.
+// Compose returns the config with Berth's manifests before, and its components after, those that it has already. A
+// component DefaultScheduler in the config stays. A config without Controller is one without United.
 func Compose(config sandbox.Config, options Options) (sandbox.Config, error) {
 	schedulerConfig := options.SchedulerConfig
 	if schedulerConfig == nil {
@@ -103,14 +103,6 @@ func Member(config sandbox.Config) sandbox.Config {
 	config.Components = append(slices.Clone(config.Components), defaultScheduler())
 	config.Controllers = memberControllers
 	return config
-}
-
-// Reporting returns the config of a Member as that of one in which Berth's scheduler runs, and reports to the hub how many more pods find a node.
-func Reporting(member sandbox.Config) sandbox.Config {
-	member.Manifests = slices.Concat(manifests.Install(), member.Manifests, manifests.FederationCapacity())
-	member.Components = append(slices.Clone(member.Components), scheduler(1, manifests.SchedulerConfig))
-	member.Controllers = append(slices.Clone(member.Controllers), "clusterrole-aggregation-controller") // for the role that reads workloads
-	return member
 }
 
 // defaultScheduler is kube-scheduler with its defaults, and the client limits that Berth's scheduler has.
@@ -199,8 +191,8 @@ func controller(replicas int, options Options) sandbox.Component {
 			if err != nil {
 				return nil, err
 			}
-			// The definitions have the authority from the start. If the controller added it, the API server would end all watches of spreads and budgets
-			// then, and for about a second nobody would see new ones.
+			// The definitions have the authority from the start. If the controller added it, the API server would end
+			// all watches of spreads and budgets then, and for about a second nobody would see new ones.
 			secret, err := certificate.New(time.Now(), sandboxCertificate)
 			if err != nil {
 				return nil, err
@@ -239,8 +231,8 @@ func united(replicas int, options Options) sandbox.Component {
 	}
 }
 
-// webhookConfigurationsAt returns the webhook configurations with a port of this machine instead of the Service. The URL has a host name, because the
-// webhook's certificate is for names. It has no path; the controller adds one.
+// webhookConfigurationsAt returns the webhook configurations with a port of this machine instead of the Service. The
+// URL has a host name, because the webhook's certificate is for names. It has no path; the controller adds one.
 func webhookConfigurationsAt(port int, options Options) ([][]byte, error) {
 	url := fmt.Sprintf("https://localhost:%d", port)
 	type one struct {
@@ -274,8 +266,8 @@ func webhookConfigurationsAt(port int, options Options) ([][]byte, error) {
 	return contents, nil
 }
 
-// DefinitionsAt returns the definitions with a URL for conversion instead of the Service, and with the authority to trust there. Without an authority the
-// controller adds one.
+// DefinitionsAt returns the definitions with a URL for conversion instead of the Service, and with the authority to
+// trust there. Without an authority the controller adds one.
 func DefinitionsAt(url string, authority []byte) ([][]byte, error) {
 	var contents [][]byte
 	for _, content := range manifests.CRDs() {
@@ -306,9 +298,9 @@ func serviceAccountGroups() []string {
 	return []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace}
 }
 
-// schedulerConfigFor returns the KubeSchedulerConfiguration with the settings that depend on where it runs. A single scheduler uses leader election
-// too: only a lease tells it that no bind of an earlier scheduler is under way. The lease is shorter than in a cluster, where it lasts 15 s, so that
-// a killed scheduler is replaced sooner.
+// schedulerConfigFor returns the KubeSchedulerConfiguration with the settings that depend on where it runs. A single
+// scheduler uses leader election too: only a lease tells it that no bind of an earlier scheduler is under way. The
+// lease is shorter than in a cluster, where it lasts 15 s, so that a killed scheduler is replaced sooner.
 func schedulerConfigFor(config []byte, kubeconfig string) ([]byte, error) {
 	var fields map[string]any
 	if err := yaml.Unmarshal(config, &fields); err != nil {

@@ -1,12 +1,14 @@
-// Command derive writes the module files of a Kubernetes line, so that nobody keeps a second copy of the product's requirements by hand:
+// Command derive writes the module files of a Kubernetes line, so that nobody keeps a second copy of the product's
+// requirements by hand:
 //
 //	go run ./hack/lines/derive 1.37
 //
 // With -check it writes nothing, and fails if a file is not what it would write.
 //
-// hack/lines/1.37/pins.mod says what differs. From it and from the product's go.mod comes hack/lines/1.37/go.mod, and from it and hack/tools/go.mod
-// comes hack/lines/1.37/tools.mod. Every module that Kubernetes itself requires gets the version that Kubernetes is built with, also if another
-// module asks for a later one. So the product and the control plane of a line share their compiled packages.
+// hack/lines/1.37/pins.mod says what differs. From it and from the product's go.mod comes hack/lines/1.37/go.mod, and
+// from it and hack/tools/go.mod comes hack/lines/1.37/tools.mod. Every module that Kubernetes itself requires gets the
+// version that Kubernetes is built with, also if another module asks for a later one. So the product and the control
+// plane of a line share their compiled packages.
 package main
 
 import (
@@ -136,7 +138,8 @@ func derive(line, dir, target string) error {
 	return nil
 }
 
-// readKubernetes reads the go.mod of the version of Kubernetes that is pinned. Modules from Kubernetes's own tree get that version.
+// readKubernetes reads the go.mod of the version of Kubernetes that is pinned. Modules from Kubernetes's own tree get
+// that version.
 func readKubernetes(pins *modules) (*modules, error) {
 	at := slices.IndexFunc(pins.Require, func(m module) bool { return m.Path == kubernetes })
 	if at < 0 {
@@ -183,7 +186,8 @@ func requirements(base, pins, upstream *modules) (required []module) {
 	return required
 }
 
-// replacedBefore are the modules that the base replaces, in the version of Kubernetes. The version that Go would select may not exist.
+// replacedBefore are the modules that the base replaces, in the version of Kubernetes. The version that Go would select
+// may not exist.
 func replacedBefore(base, upstream *modules) (replaced []module) {
 	own := staging(upstream)
 	for _, r := range base.Replace {
@@ -195,7 +199,8 @@ func replacedBefore(base, upstream *modules) (replaced []module) {
 	return replaced
 }
 
-// selectedLater are modules of which Go selects a later version than Kubernetes is built with. They have the version of Kubernetes.
+// selectedLater are modules of which Go selects a later version than Kubernetes is built with. They have the version of
+// Kubernetes.
 func selectedLater(dir, target string, upstream *modules) (later []module, err error) {
 	selected, err := read(target)
 	if err != nil {

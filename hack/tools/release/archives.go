@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"archive/zip"
 	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/klauspost/compress/gzip"
 	"sigs.k8s.io/yaml"
 )
 
@@ -25,11 +25,13 @@ type entry struct {
 	name    string
 	mode    int64
 	content []byte
+	// link is the file to which a symbolic link points. Empty for a file.
+	link string
 }
 
 func fileEntry(path, name string, mode int64) (entry, error) {
 	content, err := os.ReadFile(path)
-	return entry{name, mode, content}, err
+	return entry{name: name, mode: mode, content: content}, err
 }
 
 // tarGz are files of nobody, without directories.
@@ -47,7 +49,11 @@ func tarGz(entries []entry) ([]byte, error) {
 }
 
 func add(files *tar.Writer, e entry) error {
-	if err := files.WriteHeader(&tar.Header{Name: e.name, Mode: e.mode, Size: int64(len(e.content)), ModTime: fileTime, Format: tar.FormatUSTAR}); err != nil {
+	header := &tar.Header{Name: e.name, Mode: e.mode, Size: int64(len(e.content)), ModTime: fileTime, Format: tar.FormatUSTAR}
+	if e.link != "" {
+		header.Typeflag, header.Linkname = tar.TypeSymlink, e.link
+	}
+	if err := files.WriteHeader(header); err != nil {
 		return err
 	}
 	_, err := files.Write(e.content)
@@ -107,7 +113,7 @@ type krewFile struct {
 }
 
 // writeArchives writes an archive of kubectl berth for each platform, and Krew's manifest. An archive has both programs, the script for completion and the
-// license. A download is below the release on GitHub, which has no directories, and which all lines share.
+// licences. A download is below the release on GitHub, which has no directories, and which all lines share.
 func (r *release) writeArchives(programs []program) error {
 	const project = "https://github.com/berth-project/berth"
 	manifest := krewPlugin{
@@ -132,6 +138,7 @@ func (r *release) writeArchives(programs []program) error {
 		if err := pick(filepath.Join(r.root, "LICENSE"), "LICENSE", 0o644); err != nil {
 			return err
 		}
+		entries, files = append(entries, r.notices), append(files, krewFile{noticesFile, "."})
 		pack, extension := tarGz, ".tar.gz"
 		if on.os == "windows" {
 			pack, extension = zipped, ".zip"

@@ -17,7 +17,7 @@ func TestArchivesOfAllPlatforms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := release{root: filepath.Join("..", "..", ".."), out: t.TempDir(), version: "v1.2.3", plugins: platforms}
+	r := release{root: filepath.Join("..", "..", ".."), out: t.TempDir(), version: "v1.2.3", plugins: platforms, notices: entry{name: noticesFile}}
 	file := filepath.Join(t.TempDir(), "program")
 	if err := os.WriteFile(file, []byte("a program"), 0o600); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func TestArchivesOfAllPlatforms(t *testing.T) {
 	for _, f := range windows.File {
 		names = append(names, f.Name)
 	}
-	if want := []string{"kubectl-berth.exe", "berth-whatif.exe", "LICENSE"}; !slices.Equal(names, want) {
+	if want := []string{"kubectl-berth.exe", "berth-whatif.exe", "LICENSE", noticesFile}; !slices.Equal(names, want) {
 		t.Errorf("the archive for Windows has %v, want %v", names, want)
 	}
 }

@@ -29,7 +29,7 @@ func lineRelease(t *testing.T, line string) string {
 	if err := os.WriteFile(small, []byte("a program"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := release{root: root, out: t.TempDir(), version: "v1.2.3", registry: shippedRegistry, line: lines[line], nodes: platforms[:2], plugins: platforms}
+	r := release{root: root, out: t.TempDir(), version: "v1.2.3", registry: shippedRegistry, line: lines[line], nodes: platforms[:2], plugins: platforms, notices: entry{name: noticesFile, mode: 0o644}}
 	var programs []program
 	for _, on := range platforms {
 		for _, command := range slices.Concat(components, plugin) {

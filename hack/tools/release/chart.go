@@ -53,7 +53,7 @@ func (r *release) writeChart(to layout.Path) error {
 		case "values.yaml", "README.md":
 			content = bytes.ReplaceAll(content, []byte(shippedRegistry), []byte(r.registry))
 		}
-		entries = append(entries, entry{"berth/" + filepath.ToSlash(relative), 0o644, content})
+		entries = append(entries, entry{name: "berth/" + filepath.ToSlash(relative), mode: 0o644, content: content})
 		return err
 	})
 	if err != nil {

@@ -6,7 +6,9 @@ require (
 	github.com/CycloneDX/cyclonedx-go v0.9.2
 	github.com/CycloneDX/cyclonedx-gomod v1.9.0
 	github.com/google/go-containerregistry v0.20.7
+	github.com/klauspost/compress v1.18.1
 	github.com/rs/zerolog v1.33.0
+	github.com/yuin/gopher-lua v1.1.1
 	golang.org/x/crypto/x509roots/fallback v0.0.0-20261030153154-30a33513ff6d
 	golang.org/x/mod v0.30.0
 	sigs.k8s.io/kustomize/api v0.20.1
@@ -39,7 +41,6 @@ require (
 	github.com/jbenet/go-context v0.0.0-20150711004518-d14ea06fba99 // indirect
 	github.com/josharian/intern v1.0.0 // indirect
 	github.com/kevinburke/ssh_config v1.2.0 // indirect
-	github.com/klauspost/compress v1.18.1 // indirect
 	github.com/mailru/easyjson v0.7.7 // indirect
 	github.com/mattn/go-colorable v0.1.13 // indirect
 	github.com/mattn/go-isatty v0.0.19 // indirect

@@ -36,7 +36,11 @@ func (r *release) writeImages(programs []program) error {
 	if err != nil {
 		return err
 	}
-	authorities, err := layerOf([]entry{{"etc/ssl/certs/ca-certificates.crt", 0o644, authorities()}})
+	license, err := fileEntry(filepath.Join(r.root, "LICENSE"), "LICENSE", 0o644)
+	if err != nil {
+		return err
+	}
+	base, err := layerOf([]entry{{name: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, content: authorities()}, license, r.notices})
 	if err != nil {
 		return err
 	}
@@ -46,7 +50,7 @@ func (r *release) writeImages(programs []program) error {
 			if p.command != component {
 				continue
 			}
-			image, err := r.image(p, authorities)
+			image, err := r.image(p, base)
 			if err != nil {
 				return fmt.Errorf("%s for %s: %w", component, p.platform, err)
 			}
@@ -75,8 +79,8 @@ func (r *release) digestOf(image string) string {
 	return ""
 }
 
-// image has a program, authorities and nothing else.
-func (r *release) image(p program, authorities v1.Layer) (v1.Image, error) {
+// image has a program, authorities, licences and nothing else.
+func (r *release) image(p program, base v1.Layer) (v1.Image, error) {
 	name := nameOf(p.command)
 	file, err := fileEntry(p.path, name, 0o755)
 	if err != nil {
@@ -89,7 +93,7 @@ func (r *release) image(p program, authorities v1.Layer) (v1.Image, error) {
 	created := v1.Time{Time: r.source.at}
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	image, err = mutate.Append(image,
-		mutate.Addendum{Layer: authorities, History: v1.History{Created: created, CreatedBy: "authorities of x509roots/fallback"}},
+		mutate.Addendum{Layer: base, History: v1.History{Created: created, CreatedBy: "authorities of x509roots/fallback, licences"}},
 		mutate.Addendum{Layer: layer, History: v1.History{Created: created, CreatedBy: "go build ./cmd/" + p.command}})
 	if err != nil {
 		return nil, err

@@ -103,6 +103,8 @@ type release struct {
 	// source is the commit. subjects are the images by their names, for the provenance.
 	source   source
 	subjects []subject
+	// notices is the file with the licences of others, after writeNotices.
+	notices entry
 }
 
 // tag is the tag of the images, and the version by which the chart calls its programs.
@@ -145,10 +147,12 @@ func (r *release) writeAll(ctx context.Context) error {
 		name string
 		do   func() error
 	}{
+		{noticesFile, func() error { return r.writeNotices(ctx, programs) }},
 		{"images", func() error { return r.writeImages(programs) }},
 		{"install.yaml", r.writeInstall},
 		{"kubectl", func() error { return r.writeArchives(programs) }},
 		{"sbom", func() error { return r.writeSBOMs(programs) }},
+		{"sandbox", func() error { return r.writeSandboxes(programs) }},
 		{"release-notes.md", r.writeNotes},
 		{"provenance.json", func() error { return r.writeProvenance(programs) }},
 		{"SHA256SUMS", func() error { return writeSums(r.out) }},

@@ -33,12 +33,14 @@ func (r *release) writeSBOMs(programs []program) error {
 		if err := cdx.NewBOMEncoder(&out, cdx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false).Encode(bom); err != nil {
 			return err
 		}
-		if err := r.write(out.Bytes(), "sbom", fmt.Sprintf("%s-%s.cdx.json", nameOf(p.command), p.platform)); err != nil {
+		if err := r.write(out.Bytes(), "sbom", sbomOf(p)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+func sbomOf(p program) string { return fmt.Sprintf("%s-%s.cdx.json", nameOf(p.command), p.platform) }
 
 // writeNotes writes the part of the changelog about this version. Before the changelog has one, that is the part "Unreleased".
 func (r *release) writeNotes() error {

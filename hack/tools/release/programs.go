@@ -22,7 +22,7 @@ var (
 
 // nameOf is the name of the program of a directory below cmd.
 func nameOf(command string) string {
-	if command == "kubectl-berth" {
+	if command == "kubectl-berth" || command == controlPlane {
 		return command
 	}
 	return "berth-" + command
@@ -65,7 +65,11 @@ func (r *release) build(ctx context.Context, work string) ([]program, error) {
 	if r.programs != "" {
 		here := platform{runtime.GOOS, runtime.GOARCH}
 		r.nodes, r.plugins = []platform{here}, []platform{here}
-		for _, command := range slices.Concat(components, plugin) {
+		commands := slices.Concat(components, plugin)
+		if r.line.suffix == "" {
+			commands = append(commands, "sandbox", controlPlane)
+		}
+		for _, command := range commands {
 			all = append(all, program{command, here, filepath.Join(r.programs, nameOf(command))})
 		}
 		return all, nil
@@ -75,8 +79,12 @@ func (r *release) build(ctx context.Context, work string) ([]program, error) {
 		if slices.Contains(r.nodes, on) {
 			commands = components
 		}
-		if slices.Contains(r.plugins, on) {
+		if slices.Contains(r.plugins, on) || slices.Contains(r.nodes, on) {
 			commands = slices.Concat(commands, plugin)
+		}
+		tries := slices.Contains(r.nodes, on) && r.line.suffix == ""
+		if tries {
+			commands = append(commands, "sandbox")
 		}
 		fmt.Fprintf(os.Stderr, "release: building %s for %s\n", strings.Join(commands, ", "), on)
 		dir := filepath.Join(work, on.String())
@@ -93,6 +101,13 @@ func (r *release) build(ctx context.Context, work string) ([]program, error) {
 				return nil, err
 			}
 			all = append(all, program{command, on, path})
+		}
+		if tries {
+			path := filepath.Join(dir, controlPlane)
+			if err := r.buildControlPlane(ctx, on, path); err != nil {
+				return nil, fmt.Errorf("building the control plane for %s: %w", on, err)
+			}
+			all = append(all, program{controlPlane, on, path})
 		}
 	}
 	return all, nil

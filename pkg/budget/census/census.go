@@ -26,15 +26,17 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/budget"
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/panics"
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -79,6 +81,16 @@ type Count struct {
 	TargetGone bool
 	// Unwatched is true if the replicas of a workload can change without an event that Berth watches.
 	Unwatched bool
+}
+
+// Revisions are the resourceVersions of the listed pods. A later decision by these pods needs no newer list: one that is not older than any of them has
+// the same pods, and maybe others that were gone by the time of this list.
+func (c *Count) Revisions() []string {
+	revisions := make([]string, len(c.Listed))
+	for i, pod := range c.Listed {
+		revisions[i] = pod.ResourceVersion
+	}
+	return revisions
 }
 
 // Covers is true if the budget covers the pod.
@@ -141,17 +153,17 @@ func (c *Count) Find(uid types.UID) *corev1.Pod {
 	return nil
 }
 
-// Take counts the pods of a budget in a namespace. Everything that it reads is at least as new as the call, except pods: if atLeast is not empty, they
+// Take counts the pods of a budget, from which the policy was compiled. Everything that it reads is at least as new as the call, except pods: if atLeast is not empty, they
 // are of any revision that is not older than atLeast. Then the API server answers from its watch cache, which mostly has the latest revision, and does
 // not ask etcd for the latest one.
 //
 // If an owner is gone, the garbage collector deletes everything below it, unless the owner's deletion orphans its dependents. In that case the garbage
 // collector first removes the owner reference, and then the owner. So an owner only counts as gone if the object that names it was read after the owner
 // was. Otherwise Take reads everything again, with the latest committed pods.
-func (c *Census) Take(ctx context.Context, namespace string, policy *budget.Policy, atLeast string) (*Count, error) {
+func (c *Census) Take(ctx context.Context, pub *v1beta1.PodUnavailableBudget, policy *budget.Policy, atLeast string) (*Count, error) {
 	before := map[types.UID]bool{}
 	for {
-		o := &owners{census: c, namespace: namespace, found: map[workload.Owner]*owner{}}
+		o := &owners{census: c, namespace: pub.Namespace, remembered: pub.Status.SubsetWorkloads, found: map[workload.Owner]*owner{}}
 		count, gone, err := c.take(ctx, o, policy, atLeast)
 		if err != nil {
 			return nil, err
@@ -174,83 +186,62 @@ func (c *Census) Take(ctx context.Context, namespace string, policy *budget.Poli
 
 // take reads everything once. gone are the missing owners of pods that the budget covers or may cover.
 func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atLeast string) (count *Count, gone []types.UID, err error) {
-	if policy.Target != nil {
-		return c.takeOfTarget(ctx, o, policy, atLeast)
-	}
-	o.existence = policy.Replicas != nil
-	count = &Count{Selector: policy.Selector, Ignored: policy.Ignored, holders: map[workload.Owner]labels.Selector{}}
-	pods, err := c.list(ctx, count, o.namespace, atLeast)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := o.load(ctx, pods); err != nil {
-		return nil, nil, err
-	}
-	top := make([]*owner, len(pods))
-	for i, pod := range pods {
-		top[i] = o.top(pod)
-		count.hold(o, pod)
-	}
-	seen := map[*owner]bool{nil: true}
-	for _, owner := range top {
-		if seen[owner] {
-			continue
+	count = &Count{Selector: policy.Selector, Ignored: policy.Ignored, ofTarget: policy.Target != nil, holders: map[workload.Owner]labels.Selector{}}
+	var target *owner
+	if count.ofTarget {
+		if target, err = o.readTarget(ctx, policy.Target); err != nil {
+			return nil, nil, err
 		}
-		seen[owner] = true
-		count.add(owner)
-		if owner.gone {
-			gone = append(gone, owner.uid)
-		}
+		count.Selector, count.TargetGone = target.selector, target.gone
+		count.add(target)
+		count.miss(target)
 	}
-	above := func(i int) *owner { return top[i] }
-	if err := c.observe(ctx, count, pods, above); err != nil {
-		return nil, nil, err
-	}
-	return count, gone, o.divide(ctx, count, policy, above, nil)
-}
-
-func (c *Census) takeOfTarget(ctx context.Context, o *owners, policy *budget.Policy, atLeast string) (count *Count, gone []types.UID, err error) {
-	ref := policy.Target
-	target, err := o.read(ctx, schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind), ref.Name, "")
-	if err != nil {
-		return nil, nil, err
-	}
-	if target.uid == "" { // the object or its kind does not exist
-		target.gone, target.unread = true, false
-	}
-	target.parent = nil // the owner of the target does not matter
-	count = &Count{Selector: target.selector, Ignored: policy.Ignored, TargetGone: target.gone, ofTarget: true, holders: map[workload.Owner]labels.Selector{}}
-	count.add(target)
-	count.miss(target)
-	if target.uid == "" {
-		count.Selector = labels.Nothing()
-		for i := range policy.Remembered {
-			count.Forgotten = append(count.Forgotten, policy.Remembered[i].UID)
-		}
-		return count, nil, c.date(ctx, count, o.namespace, atLeast)
-	}
+	o.existence = target == nil && policy.Replicas != nil
 	all, err := c.list(ctx, count, o.namespace, atLeast)
 	if err != nil {
 		return nil, nil, err
 	}
-	o.found[target.key()] = target
 	if err := o.load(ctx, all); err != nil {
 		return nil, nil, err
 	}
-	var pods []*corev1.Pod
+	var tops []*owner // whose replicas count for the pods, nil for a pod that has none
+	added := map[*owner]bool{nil: true, target: true}
 	for _, pod := range all {
-		if o.isUnder(pod, target) {
-			pods = append(pods, pod)
-			count.hold(o, pod)
-		} else if top := o.top(pod); top != nil && top.gone { // the target may have adopted a pod that this owner orphaned
+		top := o.top(pod)
+		if target != nil && o.isUnder(pod, target) {
+			top = target
+		} else if top != nil && top.gone { // the target may have adopted a pod that this owner orphaned
 			gone = append(gone, top.uid)
 		}
+		if target != nil && top != target {
+			continue
+		}
+		if !added[top] {
+			added[top] = true
+			count.add(top)
+		}
+		count.Pods, tops = append(count.Pods, pod), append(tops, top)
+		count.hold(o, pod)
 	}
-	above := func(int) *owner { return target }
-	if err := c.observe(ctx, count, pods, above); err != nil {
+	if err := c.observe(ctx, count, tops); err != nil {
 		return nil, nil, err
 	}
-	return count, gone, o.divide(ctx, count, policy, above, target)
+	return count, gone, o.divide(ctx, count, policy, tops, target)
+}
+
+// readTarget reads the workload that a budget names. One that does not exist has no pods.
+func (o *owners) readTarget(ctx context.Context, ref *v1beta1.TargetReference) (*owner, error) {
+	target, err := o.read(ctx, schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind), ref.Name, "")
+	if err != nil {
+		return nil, err
+	}
+	target.parent = nil   // the owner of the target does not matter
+	if target.uid == "" { // the object or its kind does not exist
+		target.gone, target.unread, target.selector = true, false, unmatchable
+		return target, nil
+	}
+	o.found[target.key()] = target
+	return target, nil
 }
 
 func (c *Count) add(o *owner) {
@@ -262,8 +253,15 @@ func (c *Count) add(o *owner) {
 
 // miss notes the kind of an owner whose replicas cannot be read. o is nil if there is no owner.
 func (c *Count) miss(o *owner) {
-	if o != nil && o.hidesReplicas() && !slices.Contains(c.Unread, o.kind.String()) {
-		c.Unread = append(c.Unread, o.kind.String())
+	if o == nil || !o.hidesReplicas() {
+		return
+	}
+	kinds := &c.Unread
+	if o.elsewhere {
+		kinds = &c.Elsewhere
+	}
+	if !slices.Contains(*kinds, o.kind.String()) {
+		*kinds = append(*kinds, o.kind.String())
 	}
 }
 
@@ -313,26 +311,10 @@ func (c *Census) list(ctx context.Context, count *Count, namespace, atLeast stri
 	return pods, nil
 }
 
-// unmatchable selects nothing. labels.Nothing cannot be sent to the API server: as a query it is empty, and selects everything.
-var unmatchable = labels.NewSelector().Add(requirement(selection.Exists), requirement(selection.DoesNotExist))
-
-func requirement(operator selection.Operator) labels.Requirement {
-	r, _ := labels.NewRequirement(v1beta1.ProtectedLabel, operator, nil) // it is valid
-	return *r
-}
-
-// date finds the revision at which a budget has no pods. Removing entries from the ledger needs it, so that no older list of pods is counted once the
-// budget has pods again. A limit would not do in place of a selector: an API server that answers from its memory may list all pods.
-func (c *Census) date(ctx context.Context, count *Count, namespace, atLeast string) error {
-	options := notOlderThan(atLeast, namespace)
-	options.LabelSelector = unmatchable
-	var list corev1.PodList
-	if err := c.read(ctx, &list, options); err != nil {
-		return fmt.Errorf("asking for the revision of the pods of namespace %s: %w", namespace, err)
-	}
-	count.Revision = list.ResourceVersion
-	return nil
-}
+// unmatchable selects no pods of a budget whose workload does not exist. Their list tells at which revision the budget has none: removing entries from the ledger
+// needs it, so that no older list of pods is counted once the budget has pods again. A limit would not do in place of a selector: an API server that answers
+// from its memory may list all pods. labels.Nothing cannot be sent to the API server: as a query it is empty, and selects everything.
+var unmatchable, _ = labels.Parse(v1beta1.ProtectedLabel + ",!" + v1beta1.ProtectedLabel) // it is valid
 
 // patience is how long read waits for pods that are not older than a revision.
 const patience = 2 * time.Second
@@ -364,13 +346,12 @@ func notOlderThan(atLeast, namespace string) *client.ListOptions {
 	return options
 }
 
-// observe adds the pods to the count. top returns the owner whose replicas count for the pod, nil if it has none. The owner of a pod that terminates matters,
+// observe adds what is known of the pods to the count. The owner of a pod that terminates matters,
 // because it may replace the pod. That of a pod that has ended does not: a chart may label its jobs like its servers.
-func (c *Census) observe(ctx context.Context, count *Count, pods []*corev1.Pod, top func(int) *owner) error {
+func (c *Census) observe(ctx context.Context, count *Count, tops []*owner) error {
 	gone := map[string]bool{}
-	count.Pods = pods
-	count.Facts.Pods = make([]budget.Pod, len(pods))
-	for i, pod := range pods {
+	count.Facts.Pods = make([]budget.Pod, len(count.Pods))
+	for i, pod := range count.Pods {
 		node := pod.Spec.NodeName
 		if _, known := gone[node]; !known && node != "" {
 			missing, err := c.nodeMissing(ctx, node)
@@ -383,9 +364,9 @@ func (c *Census) observe(ctx context.Context, count *Count, pods []*corev1.Pod, 
 		if observed := &count.Facts.Pods[i]; observed.State == budget.Available && count.LeavesUnasked(pod) {
 			observed.State, observed.Why = budget.Doubtful, "lacks keys of its selectors in annotation "+v1beta1.SelectorKeysAnnotation
 		}
-		count.Facts.Pods[i].Unmanaged = top(i) == nil || top(i).hidesReplicas()
-		if !budget.HasEnded(pod) && count.Facts.Pods[i].State != budget.Exempt {
-			count.miss(top(i))
+		count.Facts.Pods[i].Unmanaged = tops[i] == nil || tops[i].hidesReplicas()
+		if !podstate.HasEnded(pod) && count.Facts.Pods[i].State != budget.Exempt {
+			count.miss(tops[i])
 		}
 	}
 	return nil
@@ -435,7 +416,9 @@ type owner struct {
 	deleting bool
 	// unread: its number of replicas cannot be read.
 	unread bool
-	parent *metav1.OwnerReference
+	// elsewhere: some of its pods are, or may be, in other clusters. It is unread then: nobody can tell how many there should be here.
+	elsewhere bool
+	parent    *metav1.OwnerReference
 }
 
 // hidesReplicas is true if nobody can tell how many pods the owner asks for. An owner that is gone asks for none.
@@ -462,17 +445,22 @@ func controllerOf(object metav1.Object) workload.Owner {
 type owners struct {
 	census    *Census
 	namespace string
+	// remembered are the workloads of subsets that the status of the budget names: an earlier count has found them.
+	remembered []v1beta1.SubsetWorkload
 	// existence: only their existence matters, and not how many pods they ask for, because an annotation sets the replicas. An owner that cannot be read
 	// counts as unread, whatever the error: the annotation is there for workloads that Berth cannot read.
 	existence bool
 	found     map[workload.Owner]*owner
 }
 
+// nodeKind is the kind that owns static pods. It asks for no pods, so these count like pods without a workload.
+var nodeKind = corev1.SchemeGroupVersion.WithKind("Node").GroupKind()
+
 // load reads all owners of the pods, one level after the other.
 func (o *owners) load(ctx context.Context, pods []*corev1.Pod) error {
 	next := map[workload.Owner]metav1.OwnerReference{}
 	want := func(ref *metav1.OwnerReference) {
-		if key := keyOf(ref); ref != nil && o.found[key] == nil {
+		if key := keyOf(ref); ref != nil && key.Kind != nodeKind && o.found[key] == nil {
 			next[key] = *ref
 		}
 	}
@@ -596,7 +584,15 @@ func (o *owners) read(ctx context.Context, kind schema.GroupVersionKind, name st
 	if result.gone {
 		result.replicas = 0
 	}
+	if isElsewhere(result.kind, object) {
+		result.unread, result.elsewhere = true, true
+	}
 	return result, nil
+}
+
+// isElsewhere is true for an object of a federation that has, or may have, pods in other clusters. The children of a UnitedDeployment in this cluster tell how many should be here.
+func isElsewhere(kind schema.GroupKind, object client.Object) bool {
+	return kind == v1alpha1.Kind.GroupKind() || kind == unitedv1beta1.Kind.GroupKind() && slices.Contains(object.GetFinalizers(), unitedv1beta1.MembersFinalizer)
 }
 
 // isGoing is true for an object that is being deleted together with its dependents. Pods that its deletion orphans stay protected.

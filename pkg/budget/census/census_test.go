@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -28,6 +29,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 )
 
 func ownedBy(apiVersion, kind, name string, uid types.UID) []metav1.OwnerReference {
@@ -92,7 +94,7 @@ func TestAnOwnerThatCannotBeReadLeavesTheOneBelowIt(t *testing.T) {
 	for name, spec := range specs {
 		for _, failure := range []error{forbidden, noSuch} {
 			t.Run(name, func(t *testing.T) {
-				count, err := operated(t, failure).Take(t.Context(), "ns", compiled(t, spec), "")
+				count, err := operated(t, failure).Take(t.Context(), remembering(nil), compiled(t, spec), "")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -116,7 +118,7 @@ func TestATarget(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			count, err := operated(t, tc.err).Take(t.Context(), "ns", compiled(t, v1beta1.PodUnavailableBudgetSpec{TargetReference: &tc.target}), "")
+			count, err := operated(t, tc.err).Take(t.Context(), remembering(nil), compiled(t, v1beta1.PodUnavailableBudgetSpec{TargetReference: &tc.target}), "")
 			if !tc.gone {
 				if !apierrors.IsForbidden(err) {
 					t.Errorf("got %v, want it to be forbidden", err)
@@ -143,7 +145,7 @@ func TestAJobThatIsSuspendedOrEndsNeedsNoPods(t *testing.T) {
 			policy := compiled(t, bySelector())
 			count, err := censusOf(t, interceptor.Funcs{}, job,
 				&corev1.Pod{ObjectMeta: of("a", ownedBy("batch/v1", "Job", "job", "job"))},
-				&corev1.Pod{ObjectMeta: of("b", ownedBy("batch/v1", "Job", "job", "job"))}).Take(t.Context(), "ns", policy, "")
+				&corev1.Pod{ObjectMeta: of("b", ownedBy("batch/v1", "Job", "job", "job"))}).Take(t.Context(), remembering(nil), policy, "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -224,7 +226,7 @@ func TestWhatAnOwnerLeavesBehindStaysProtected(t *testing.T) {
 			}
 			objects := append([]client.Object{&corev1.Pod{ObjectMeta: of("a", tc.pods)}, &corev1.Pod{ObjectMeta: of("b", tc.pods)}}, tc.objects...)
 			policy := compiled(t, tc.spec)
-			count, err := censusOf(t, calls, objects...).Take(t.Context(), "ns", policy, "1")
+			count, err := censusOf(t, calls, objects...).Take(t.Context(), remembering(nil), policy, "1")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -272,7 +274,7 @@ func TestAScaleThatSaysNothingSensibleIsNotTakenForNone(t *testing.T) {
 					return nil
 				},
 			}, site)
-			count, err := c.Take(t.Context(), "ns", compiled(t, bySelector()), "")
+			count, err := c.Take(t.Context(), remembering(nil), compiled(t, bySelector()), "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -281,6 +283,60 @@ func TestAScaleThatSaysNothingSensibleIsNotTakenForNone(t *testing.T) {
 			}
 			if !tc.unmanaged && count.Workloads[0].Replicas != tc.want {
 				t.Errorf("got %d, want %d", count.Workloads[0].Replicas, tc.want)
+			}
+		})
+	}
+}
+
+// TestWhatIsInOtherClustersDoesNotCount: a UnitedDeployment asks for 15 pods in three clusters, and its child here for 5.
+func TestWhatIsInOtherClustersDoesNotCount(t *testing.T) {
+	const apiVersion, kind = "apps.kruise.io/v1beta1", "UnitedDeployment"
+	byTarget := func(apiVersion, kind string) v1beta1.PodUnavailableBudgetSpec {
+		return v1beta1.PodUnavailableBudgetSpec{TargetReference: &v1beta1.TargetReference{APIVersion: apiVersion, Kind: kind, Name: "all"}}
+	}
+	for name, tc := range map[string]struct {
+		spec       v1beta1.PodUnavailableBudgetSpec
+		finalizers []string
+		total      int32
+		why        string
+	}{
+		"selector":                         {spec: bySelector(), finalizers: []string{unitedv1beta1.MembersFinalizer}, total: 5},
+		"selector, all in this cluster":    {spec: bySelector(), total: 15},
+		"targetRef":                        {spec: byTarget(apiVersion, kind), finalizers: []string{unitedv1beta1.MembersFinalizer}, total: 2, why: "in other clusters too"},
+		"targetRef, all in this cluster":   {spec: byTarget(apiVersion, kind), total: 15},
+		"targetRef, a FederatedReplicaSet": {spec: byTarget("federation.berth.dev/v1alpha1", "FederatedReplicaSet"), why: "in other clusters too"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+			c := censusOf(t, interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					if key.Name == "all" {
+						o.SetName(key.Name)
+						o.SetUID("all")
+						o.SetFinalizers(tc.finalizers)
+						return nil
+					}
+					return c.Get(ctx, key, o, opts...)
+				},
+				SubResourceGet: func(_ context.Context, _ client.Client, _ string, _, scale client.Object, _ ...client.SubResourceGetOption) error {
+					if object, is := scale.(*unstructured.Unstructured); is {
+						object.Object["spec"] = map[string]any{"replicas": int64(15)}
+					}
+					return nil
+				},
+			},
+				&appsv1.StatefulSet{ObjectMeta: of("web", ownedBy(apiVersion, kind, "all", "all")), Spec: appsv1.StatefulSetSpec{Replicas: ptr.To(int32(5)), Selector: selector}},
+				&corev1.Pod{ObjectMeta: of("a", ownedBy("apps/v1", "StatefulSet", "web", "web"))},
+				&corev1.Pod{ObjectMeta: of("b", ownedBy("apps/v1", "StatefulSet", "web", "web"))},
+			)
+			policy := compiled(t, tc.spec)
+			count, err := c.Take(t.Context(), remembering(nil), policy, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			tally := policy.Tally(count.Facts)
+			if tally.Total != tc.total || !strings.Contains(tally.Unknown, tc.why) || (tally.Unknown == "") != (tc.why == "") || tc.why != "" && tally.Allowed != 0 {
+				t.Errorf("total %d, allowed %d, %q", tally.Total, tally.Allowed, tally.Unknown)
 			}
 		})
 	}
@@ -304,7 +360,7 @@ func TestAnOwnerThatIsBeingDeletedAsksForNoPods(t *testing.T) {
 		},
 	}, site)
 	policy := compiled(t, bySelector())
-	count, err := c.Take(t.Context(), "ns", policy, "")
+	count, err := c.Take(t.Context(), remembering(nil), policy, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,13 +383,14 @@ func TestWhichPodsMakeTheReplicasUnknown(t *testing.T) {
 		"one that has ended":             {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, false},
 		"one that is in no budget":       {func(p *corev1.Pod) { p.Annotations = map[string]string{v1beta1.NoProtectAnnotation: "true"} }, false},
 		"one without a controller":       {func(p *corev1.Pod) { p.OwnerReferences = nil }, false},
+		"a static one of a node":         {func(p *corev1.Pod) { p.OwnerReferences = ownedBy("v1", "Node", "node", "node") }, false},
 		"one whose owner the kind tells": {func(p *corev1.Pod) { p.OwnerReferences = ownedBy("apps/v1", "ReplicaSet", "rs", "rs") }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			site := &corev1.Pod{ObjectMeta: of("site", ownedBy("example.com/v1", "Site", "site", "site"))}
 			tc.change(site)
 			policy := compiled(t, bySelector())
-			count, err := operated(t, forbidden, site).Take(t.Context(), "ns", policy, "")
+			count, err := operated(t, forbidden, site, &corev1.Node{ObjectMeta: of("node", nil)}).Take(t.Context(), remembering(nil), policy, "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -374,7 +431,7 @@ func TestAReferenceWithTheUIDOfAnotherOwner(t *testing.T) {
 					)
 					policy := compiled(t, tc.spec)
 					for range 2 { // the second count begins with the owners that the first one found
-						count, err := c.Take(t.Context(), "ns", policy, "")
+						count, err := c.Take(t.Context(), remembering(nil), policy, "")
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -441,7 +498,7 @@ func TestTotalReplicasHoldAsLongAsThereIsAWorkload(t *testing.T) {
 			if len(errs) > 0 {
 				t.Fatal(errs)
 			}
-			count, err := c.Take(t.Context(), "ns", policy, "")
+			count, err := c.Take(t.Context(), remembering(nil), policy, "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -478,7 +535,7 @@ func TestWhatIsReadOfOwners(t *testing.T) {
 			)
 			for time := range 2 {
 				reads.Store(0)
-				count, err := c.Take(t.Context(), "ns", compiled(t, tc.spec), "")
+				count, err := c.Take(t.Context(), remembering(nil), compiled(t, tc.spec), "")
 				if err != nil || len(count.Pods) != 2 || int(reads.Load()) != tc.want {
 					t.Errorf("time %d: %d pods, %v after %d reads, want %d", time, len(count.Pods), err, reads.Load(), tc.want)
 				}

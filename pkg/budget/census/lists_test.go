@@ -167,7 +167,7 @@ func TestABudgetWithoutWorkloadListsNoPods(t *testing.T) {
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
-	if _, err := c.Take(t.Context(), "ns", policy, ""); err != nil || listed > 0 {
+	if _, err := c.Take(t.Context(), remembering(nil), policy, ""); err != nil || listed > 0 {
 		t.Errorf("%d pods were listed, %v", listed, err)
 	}
 }

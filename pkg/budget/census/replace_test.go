@@ -34,7 +34,7 @@ func TestAPodThatIsReplacedFirstStaysInItsBudget(t *testing.T) {
 					pod,
 				}
 				policy := compiled(t, spec)
-				count, err := censusOf(t, interceptor.Funcs{}, all...).Take(t.Context(), "ns", policy, "")
+				count, err := censusOf(t, interceptor.Funcs{}, all...).Take(t.Context(), remembering(nil), policy, "")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -57,7 +57,7 @@ func TestAPodMayBeHandedToTheOwnerOfItsReplicaSet(t *testing.T) {
 	count, err := censusOf(t, interceptor.Funcs{},
 		&appsv1.Deployment{ObjectMeta: of("web", nil), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(1))}},
 		&appsv1.ReplicaSet{ObjectMeta: of("rs", ownedBy("apps/v1", "Deployment", "web", "web")), Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(1))}}, pod,
-	).Take(t.Context(), "ns", compiled(t, bySelector()), "")
+	).Take(t.Context(), remembering(nil), compiled(t, bySelector()), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestAPodThatIsHandedOverFillsNoPlaceOfItsWorkload(t *testing.T) {
 			pod.Annotations = map[string]string{v1beta1.ReplacedFirstAnnotation: annotation}
 		}
 		policy := perZone(t, bySelector())
-		count, err := censusOf(t, interceptor.Funcs{}, &appsv1.Deployment{ObjectMeta: of("web", nil), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(1))}}, pod).Take(t.Context(), "ns", policy, "")
+		count, err := censusOf(t, interceptor.Funcs{}, &appsv1.Deployment{ObjectMeta: of("web", nil), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(1))}}, pod).Take(t.Context(), remembering(nil), policy, "")
 		if err != nil || count.Unplaced != unplaced {
 			t.Errorf("%q: %d may be of any subset, want %d; error %v", annotation, count.Unplaced, unplaced, err)
 		}

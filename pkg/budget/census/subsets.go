@@ -17,16 +17,22 @@ func (c *Count) KnowsSubsetsOf(pub *v1beta1.PodUnavailableBudget) bool {
 	return !slices.ContainsFunc(pub.Status.SubsetWorkloads, func(w v1beta1.SubsetWorkload) bool { return !c.Owners.Has(w.UID) })
 }
 
-// divide adds to the count which pods the subsets have and should have, if the budget limits subsets. top is that of Census.observe. target is nil for a
+// divide adds to the count which pods the subsets have and should have, if the budget limits subsets. tops are those of Census.take. target is nil for a
 // budget without one. A workload whose pods are all gone is known only if the budget remembers it.
-func (o *owners) divide(ctx context.Context, count *Count, policy *budget.Policy, top func(int) *owner, target *owner) error {
+func (o *owners) divide(ctx context.Context, count *Count, policy *budget.Policy, tops []*owner, target *owner) error {
 	label := policy.SubsetLabel()
 	if label == "" {
 		return nil
 	}
+	if target != nil && target.uid == "" { // it does not exist
+		for i := range o.remembered {
+			count.Forgotten = append(count.Forgotten, o.remembered[i].UID)
+		}
+		return nil
+	}
 	var unread []metav1.OwnerReference
-	remembered := make([]metav1.OwnerReference, len(policy.Remembered))
-	for i, w := range policy.Remembered {
+	remembered := make([]metav1.OwnerReference, len(o.remembered))
+	for i, w := range o.remembered {
 		remembered[i] = metav1.OwnerReference{APIVersion: w.APIVersion, Kind: w.Kind, Name: w.Name, UID: w.UID}
 		if o.found[keyOf(&remembered[i])] == nil {
 			unread = append(unread, remembered[i])
@@ -39,19 +45,17 @@ func (o *owners) divide(ctx context.Context, count *Count, policy *budget.Policy
 	for i, pod := range count.Pods {
 		facts := &count.Facts.Pods[i]
 		facts.Subset = policy.SubsetOf(pod)
-		above := top(i)
 		if owner := o.declaring(pod, label); owner != nil {
 			facts.Declared = true
 			declaring[owner], _ = owner.selector.RequiresExactMatch(label)
-		} else if above != nil {
+		} else if above := tops[i]; above != nil {
 			facts.Unwanted = above.gone
 			shared[above] += 0
 		}
 	}
 	for i := range count.Pods {
-		above := top(i)
-		if _, is := shared[above]; is && count.Facts.Pods[i].State != budget.Gone && !count.Facts.Pods[i].HandedOver {
-			shared[above]++
+		if _, is := shared[tops[i]]; is && count.Facts.Pods[i].State != budget.Gone && !count.Facts.Pods[i].HandedOver {
+			shared[tops[i]]++
 		}
 	}
 	for owner, existing := range shared {

@@ -41,11 +41,15 @@ func remembered(names ...string) (all []v1beta1.SubsetWorkload) {
 	return all
 }
 
-func perZone(t *testing.T, spec v1beta1.PodUnavailableBudgetSpec, known ...v1beta1.SubsetWorkload) *budget.Policy {
+// remembering is a budget whose status names these workloads.
+func remembering(known []v1beta1.SubsetWorkload) *v1beta1.PodUnavailableBudget {
+	return &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Status: v1beta1.PodUnavailableBudgetStatus{SubsetWorkloads: known}}
+}
+
+func perZone(t *testing.T, spec v1beta1.PodUnavailableBudgetSpec) *budget.Policy {
 	t.Helper()
 	spec.PerSubset = &v1beta1.PerSubset{Label: "zone", OneAtATime: true}
 	pub := &v1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: spec}
-	pub.Status.SubsetWorkloads = known
 	policy, errs := budget.Compile(pub)
 	if len(errs) > 0 {
 		t.Fatal(errs)
@@ -94,7 +98,7 @@ func TestSubsetsOfPods(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			count, err := censusOf(t, interceptor.Funcs{}, tc.objects...).Take(t.Context(), "ns", perZone(t, bySelector(), tc.known...), "")
+			count, err := censusOf(t, interceptor.Funcs{}, tc.objects...).Take(t.Context(), remembering(tc.known), perZone(t, bySelector()), "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -111,10 +115,10 @@ func TestSubsetsOfPods(t *testing.T) {
 			if count.Unplaced != tc.unplaced {
 				t.Errorf("%d pods are in no subset, want %d", count.Unplaced, tc.unplaced)
 			}
-			if !count.KnowsSubsetsOf(&v1beta1.PodUnavailableBudget{Status: v1beta1.PodUnavailableBudgetStatus{SubsetWorkloads: tc.known}}) {
+			if !count.KnowsSubsetsOf(remembering(tc.known)) {
 				t.Error("it has not looked at all that the budget remembers")
 			}
-			if count.KnowsSubsetsOf(&v1beta1.PodUnavailableBudget{Status: v1beta1.PodUnavailableBudgetStatus{SubsetWorkloads: remembered("later")}}) {
+			if count.KnowsSubsetsOf(remembering(remembered("later"))) {
 				t.Error("it cannot know a workload that the budget came to know later")
 			}
 		})
@@ -131,7 +135,7 @@ func TestSubsetsBelowATarget(t *testing.T) {
 	}
 	objects = append(objects, &appsv1.Deployment{ObjectMeta: of("top", nil), Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](6), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}})
 	spec := v1beta1.PodUnavailableBudgetSpec{TargetReference: &v1beta1.TargetReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "top"}}
-	count, err := censusOf(t, interceptor.Funcs{}, objects...).Take(t.Context(), "ns", perZone(t, spec, remembered("a", "beside")...), "")
+	count, err := censusOf(t, interceptor.Funcs{}, objects...).Take(t.Context(), remembering(remembered("a", "beside")), perZone(t, spec), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +154,7 @@ func TestWithoutPerSubsetNothingMoreIsRead(t *testing.T) {
 		reads++
 		return c.Get(ctx, key, o, opts...)
 	}}
-	count, err := censusOf(t, calls, zoneSet("a", "a-0")...).Take(t.Context(), "ns", compiled(t, bySelector()), "")
+	count, err := censusOf(t, calls, zoneSet("a", "a-0")...).Take(t.Context(), remembering(nil), compiled(t, bySelector()), "")
 	if err != nil || reads != 1 || count.Subsets != nil || count.Facts.Pods[0].Subset != "" {
 		t.Errorf("%d reads, %+v, %v", reads, count.Subsets, err)
 	}

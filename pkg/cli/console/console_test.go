@@ -1,7 +1,6 @@
 package console
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/url"
@@ -12,19 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
-
-func TestColorsAreNoPartOfTheWidth(t *testing.T) {
-	var out bytes.Buffer
-	if err := PrintTable(&out, Palette(true), [][]Cell{{{Text: "long name", Color: Red}, {Text: "x"}}, {{Text: "y"}, {Text: "z"}}}); err != nil {
-		t.Fatal(err)
-	}
-	if want := "\x1b[31mlong name\x1b[0m   x\ny           z\n"; out.String() != want {
-		t.Errorf("got %q, want %q", out.String(), want)
-	}
-	if PaletteFor(&out) {
-		t.Error("a buffer is no terminal")
-	}
-}
 
 func TestAdvise(t *testing.T) {
 	resource := schema.GroupResource{Group: "apps.kruise.io", Resource: "workloadspreads"}

@@ -1,10 +1,10 @@
 package console
 
 import (
-	"fmt"
+	"errors"
+	"slices"
 
 	"github.com/spf13/pflag"
-	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -17,15 +17,12 @@ const (
 	DryRunClient DryRun = "client"
 	// DryRunServer has the API server try each write.
 	DryRunServer DryRun = "server"
-	// plain is what the flag without a value means, which kubectl deprecates.
-	plain = "unchanged"
 )
 
 // AddTo adds the flag to those of a command. Its default is none.
 func (d *DryRun) AddTo(flags *pflag.FlagSet) {
 	*d = DryRunNone
 	flags.Var(d, "dry-run", `Must be "none", "server" (the API server tries each write) or "client" (no write is sent).`)
-	flags.Lookup("dry-run").NoOptDefVal = plain
 }
 
 var _ pflag.Value = (*DryRun)(nil)
@@ -35,22 +32,18 @@ func (d *DryRun) Type() string   { return "string" }
 
 // Set implements pflag.Value.
 func (d *DryRun) Set(text string) error {
-	switch is := DryRun(text); is {
-	case plain:
-		klog.Warning("--dry-run is deprecated and can be replaced with --dry-run=client.")
-		*d = DryRunClient
-	case DryRunNone, DryRunClient, DryRunServer:
-		*d = is
-	default:
-		return fmt.Errorf(`must be "none", "server", or "client"`)
+	if !slices.Contains([]DryRun{DryRunNone, DryRunClient, DryRunServer}, DryRun(text)) {
+		return errors.New(`must be "none", "server", or "client"`)
 	}
+	*d = DryRun(text)
 	return nil
 }
 
 // Is is true for a dry run of either kind.
 func (d *DryRun) Is() bool { return *d == DryRunClient || *d == DryRunServer }
 
-// Writer is through what a command writes. With DryRunServer every write is a dry run. With DryRunClient the command must not write.
+// Writer is through what a command writes. With DryRunServer every write is a dry run. With DryRunClient the command
+// must not write.
 func (d *DryRun) Writer(cluster *Cluster) client.Client {
 	if *d == DryRunServer {
 		return client.NewDryRunClient(cluster)

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The flag is that of kubectl: without a value it is client, and a value must follow an equals sign.
+// The flag is that of kubectl, without what kubectl deprecates.
 func TestDryRun(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args []string
@@ -17,7 +17,8 @@ func TestDryRun(t *testing.T) {
 		"none":    {[]string{"--dry-run=none"}, DryRunNone, false},
 		"client":  {[]string{"--dry-run=client"}, DryRunClient, true},
 		"server":  {[]string{"--dry-run=server"}, DryRunServer, true},
-		"plain":   {[]string{"--dry-run", "server"}, DryRunClient, true},
+		"apart":   {[]string{"--dry-run", "server"}, DryRunServer, true},
+		"plain":   {[]string{"--dry-run"}, "", false},
 		"true":    {[]string{"--dry-run=true"}, "", false},
 	} {
 		var d DryRun

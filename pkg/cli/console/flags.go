@@ -1,17 +1,14 @@
 package console
 
 import (
-	"strings"
-
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Flags are the flags of kubectl that choose a cluster, a user and a namespace. clientcmd has them all. cli-runtime's ConfigFlags have them too, and bring
-// kustomize and Go's plugin package with them, which double the size of a program.
+// Flags are the flags of kubectl that choose a cluster, a user and a namespace. clientcmd has them all. cli-runtime's
+// ConfigFlags have them too, and bring kustomize and Go's plugin package with them, which double the size of a program.
 type Flags struct {
 	overrides clientcmd.ConfigOverrides
-	userExtra []string
 	config    clientcmd.ClientConfig
 }
 
@@ -24,21 +21,11 @@ func newFlags(set *pflag.FlagSet) *Flags {
 	names.ClusterOverrideFlags.ProxyURL, names.AuthOverrideFlags.Username, names.AuthOverrideFlags.Password = clientcmd.FlagInfo{}, clientcmd.FlagInfo{}, clientcmd.FlagInfo{}
 	clientcmd.BindOverrideFlags(&f.overrides, set, names)
 	set.StringVar(&rules.ExplicitPath, "kubeconfig", "", "Path to the kubeconfig file to use for CLI requests.")
-	set.StringArrayVar(&f.userExtra, "as-user-extra", nil, "User extras to impersonate for the operation, this flag can be repeated to specify multiple values for the same key.")
 	return f
 }
 
 // Config is the kubeconfig with what the flags override. Call it after the flags were parsed.
-func (f *Flags) Config() clientcmd.ClientConfig {
-	extra := map[string][]string{}
-	for _, text := range f.userExtra {
-		if key, value, found := strings.Cut(text, "="); found {
-			extra[key] = append(extra[key], value)
-		}
-	}
-	f.overrides.AuthInfo.ImpersonateUserExtra = extra
-	return f.config
-}
+func (f *Flags) Config() clientcmd.ClientConfig { return f.config }
 
 // Context is the name of the context in use. Empty if there is none.
 func (f *Flags) Context() (string, error) {

@@ -32,7 +32,7 @@ func TestFlagsChooseClusterUserAndNamespace(t *testing.T) {
 	}
 	me := func(server string) rest.Config { return rest.Config{Host: server, BearerToken: "secret"} }
 	as := me("https://staging:6443")
-	as.Impersonate = rest.ImpersonationConfig{UserName: "you", UID: "7", Groups: []string{"a,b", "c"}, Extra: map[string][]string{"scope": {"x", "y=z"}}}
+	as.Impersonate = rest.ImpersonationConfig{UserName: "you", UID: "7", Groups: []string{"a,b", "c"}, Extra: map[string][]string{}}
 	for name, tc := range map[string]struct {
 		args               string
 		want               rest.Config
@@ -42,7 +42,7 @@ func TestFlagsChooseClusterUserAndNamespace(t *testing.T) {
 		"another context":     {"--context=production", me("https://production:6443"), "default", "production"},
 		"another namespace":   {"-n bank", me("https://staging:6443"), "bank", "staging"},
 		"another server":      {"-s https://127.0.0.1:1", me("https://127.0.0.1:1"), "shop", "staging"},
-		"another user":        {"--as=you --as-uid=7 --as-group=a,b --as-group=c --as-user-extra=scope=x --as-user-extra=scope=y=z", as, "shop", "staging"},
+		"another user":        {"--as=you --as-uid=7 --as-group=a,b --as-group=c", as, "shop", "staging"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root, flags := NewRoot("test", "", genericiooptions.NewTestIOStreamsDiscard())

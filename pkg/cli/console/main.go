@@ -15,7 +15,8 @@ type ExitError struct{ Code int }
 
 func (e *ExitError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
 
-// Main runs the command that the program's arguments name. It returns the exit code, and says on standard error what went wrong.
+// Main runs the command that the program's arguments name. It returns the exit code, and says on standard error what
+// went wrong.
 func Main(root *cobra.Command) int {
 	err := root.Execute()
 	if err == nil {

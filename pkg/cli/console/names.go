@@ -53,8 +53,16 @@ type Named struct {
 	Name  string
 }
 
+// Namespaced is true if one of the kinds is in namespaces.
+func (n Named) Namespaced() bool {
+	return slices.ContainsFunc(n.Kinds, func(kind *Kind) bool { return !kind.Everywhere })
+}
+
 // NoSuch is the error for a name that nothing has.
 func (n *Named) NoSuch(namespace string) error {
+	if !n.Namespaced() {
+		return fmt.Errorf("there is no %s %q; list them with kubectl berth status %s", kindsOf(n.Kinds), n.Name, n.Kinds[0].names[1])
+	}
 	return fmt.Errorf("there is no %s %q in namespace %q; list them with kubectl berth status, or with kubectl berth status -A for all namespaces", kindsOf(n.Kinds), n.Name, namespace)
 }
 
@@ -80,8 +88,8 @@ func kindNamed(name string, kinds []*Kind) []*Kind {
 	return nil
 }
 
-// ParseNames reads NAME…, TYPE/NAME…, or TYPE and names. A name without a type is one of the first kinds, of which there are so many. An object that has the name of a type is named by
-// TYPE/NAME.
+// ParseNames reads NAME…, TYPE/NAME…, or TYPE and names. A name without a type is one of the first kinds, of which
+// there are so many. An object that has the name of a type is named by TYPE/NAME.
 func ParseNames(args []string, first int, kinds ...*Kind) (all []Named, _ error) {
 	of := kinds[:first]
 	typed := len(args) > 0 && kindNamed(args[0], kinds) != nil
@@ -158,7 +166,8 @@ func (o *Output) ForPods(ctx context.Context, out io.Writer, cluster *Cluster, a
 	return nil
 }
 
-// CompleteNames completes names of the namespace that are not on the command line yet, after a type too: TYPE/ and TYPE NAME. If the API server does not answer, it offers nothing.
+// CompleteNames completes names of the namespace that are not on the command line yet, after a type too: TYPE/ and TYPE
+// NAME. If the API server does not answer, it offers nothing.
 func CompleteNames(flags *Flags, first int, kinds ...*Kind) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begin string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 		of, prefix := kinds[:first], ""

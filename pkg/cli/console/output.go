@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
@@ -14,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// APIVersion of what commands print with -o json, yaml and jsonpath.
-const APIVersion = "cli.berth.dev/v1"
+// apiVersion of what commands print with -o json, yaml and jsonpath.
+const apiVersion = "cli.berth.dev/v1"
 
 // Output is how a command prints. Its flags are those of kubectl get.
 type Output struct {
@@ -51,7 +52,8 @@ func (o *Output) Set(format string) error {
 // IsWide is true for -o wide.
 func (o *Output) IsWide() bool { return o.Format == "wide" }
 
-// Structured prints a report of a kind for programs: an object, or a list for a slice. names are what -o name prints. It returns false if the report should be printed for people.
+// Structured prints a report of a kind for programs: an object, or a list for a slice. names are what -o name prints.
+// It returns false if the report should be printed for people.
 func (o *Output) Structured(w io.Writer, kind string, report any, names ...string) (bool, error) {
 	template, isPath := strings.CutPrefix(o.Format, "jsonpath=")
 	switch {
@@ -75,7 +77,7 @@ func (o *Output) Structured(w io.Writer, kind string, report any, names ...strin
 	}
 	tell := func(object any, kind string) {
 		if fields, is := object.(map[string]any); is {
-			fields["apiVersion"], fields["kind"] = APIVersion, kind
+			fields["apiVersion"], fields["kind"] = apiVersion, kind
 		}
 	}
 	if items, isList := content.([]any); isList {
@@ -106,38 +108,12 @@ func (o *Output) Structured(w io.Writer, kind string, report any, names ...strin
 }
 
 // Table prints rows with aligned columns, of which the first one is the header.
-func (o *Output) Table(w io.Writer, p Palette, rows [][]Cell) error {
+func (o *Output) Table(w io.Writer, rows [][]string) error {
 	if o.NoHeaders {
 		rows = rows[1:]
 	}
-	return PrintTable(w, p, rows)
+	return PrintTable(w, rows)
 }
-
-// Cells are cells without a color.
-func Cells(texts ...string) []Cell {
-	cells := make([]Cell, len(texts))
-	for i := range texts {
-		cells[i].Text = texts[i]
-	}
-	return cells
-}
-
-// Color of a text on a terminal.
-type Color string
-
-const (
-	Plain  Color = ""
-	Green  Color = "\x1b[32m"
-	Yellow Color = "\x1b[33m"
-	Red    Color = "\x1b[31m"
-	reset        = "\x1b[0m"
-)
-
-// Palette colors texts, or leaves them alone.
-type Palette bool
-
-// PaletteFor is true for terminals, unless NO_COLOR is set (https://no-color.org).
-func PaletteFor(w io.Writer) Palette { return Palette(os.Getenv("NO_COLOR") == "" && IsTerminal(w)) }
 
 // IsTerminal is true for a file that is a terminal.
 func IsTerminal(w io.Writer) bool {
@@ -145,44 +121,13 @@ func IsTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// Paint returns the text in a color, with the codes that begin and end it.
-func (p Palette) Paint(c Color, text string) string {
-	if !p || c == Plain {
-		return text
-	}
-	return string(c) + text + reset
-}
-
-// Cell of a table. The zero color leaves the text alone.
-type Cell struct {
-	Text  string
-	Color Color
-}
-
-// PrintTable prints rows with aligned columns. Colors must not count for the width, so text/tabwriter cannot be used.
-func PrintTable(w io.Writer, p Palette, rows [][]Cell) error {
-	var widths []int
+// PrintTable prints rows with aligned columns. The last cell of a row should not be empty: spaces would end the line.
+func PrintTable(w io.Writer, rows [][]string) error {
+	aligned := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
-		for i, c := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], len([]rune(c.Text)))
-		}
+		fmt.Fprintln(aligned, strings.Join(row, "\t"))
 	}
-	for _, row := range rows {
-		var line strings.Builder
-		for i, c := range row {
-			line.WriteString(p.Paint(c.Color, c.Text))
-			if i < len(row)-1 {
-				line.WriteString(strings.Repeat(" ", widths[i]-len([]rune(c.Text))+3))
-			}
-		}
-		if _, err := fmt.Fprintln(w, strings.TrimRight(line.String(), " ")); err != nil {
-			return err
-		}
-	}
-	return nil
+	return aligned.Flush()
 }
 
 // Count is "1 thing" or "3 things".

@@ -17,8 +17,8 @@ import (
 // Summary is how a command appears in the list of commands.
 type Summary struct{ Use, Short string }
 
-// The commands of berth-whatif. kubectl-berth starts that program for them, because the scheduler's filters are larger than everything else of it
-// together.
+// The commands of berth-whatif. kubectl-berth starts that program for them, because the scheduler's filters are larger
+// than everything else of it together.
 var (
 	Explain  = Summary{"explain POD...", "Why a pod is where it is, subset by subset, by the scheduler's own filters"}
 	Simulate = Summary{"simulate (SPREAD | -f FILE)", "Where pods would be with a spread, before it is applied"}
@@ -30,8 +30,9 @@ const whatIf = "berth-whatif"
 // endGrace is how long berth-whatif may take to end after it was asked to.
 const endGrace = 5 * time.Second
 
-// RunWhatIf runs a command of berth-whatif, such as explain, with its arguments. The error is an *ExitError if the command has failed and has said why. If the
-// context ends, or a signal ends this program, RunWhatIf ends berth-whatif too.
+// RunWhatIf runs a command of berth-whatif, such as explain, with its arguments. The error is an *ExitError if the
+// command has failed and has said why. If the context ends, or a signal ends this program, RunWhatIf ends berth-whatif
+// too.
 func RunWhatIf(ctx context.Context, streams genericiooptions.IOStreams, args ...string) error {
 	path, err := findWhatIf()
 	if err != nil {

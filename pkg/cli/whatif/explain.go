@@ -15,17 +15,17 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/subset"
-	engine "github.com/berth-project/berth/pkg/whatif"
 )
 
-// PodReport says where a pod is, and why it is not in another subset.
-type PodReport struct {
+// podReport says where a pod is, and why it is not in another subset.
+type podReport struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// Spread that divides the pod. Empty if none does.
@@ -51,7 +51,8 @@ type Tier struct {
 	Kept int32 `json:"kept"`
 	// Quota is nil if there is no limit.
 	Quota *int32 `json:"quota,omitempty"`
-	// Min and Target are the minimum of the subset, and how many pods it should hold. Nil if the spread has neither shares nor minimums.
+	// Min and Target are the minimum of the subset, and how many pods it should hold. Nil if the spread has neither
+	// shares nor minimums.
 	Min    *int32 `json:"min,omitempty"`
 	Target *int32 `json:"target,omitempty"`
 	// Nodes of the subset, and how many of them would take the pod now.
@@ -73,8 +74,8 @@ const (
 )
 
 // explainPod makes the report of a pod.
-func explainPod(ctx context.Context, e *engine.Engine, pod *corev1.Pod) (*PodReport, error) {
-	r := &PodReport{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Scheduler: lastWord(pod)}
+func explainPod(ctx context.Context, e *Engine, pod *corev1.Pod) (*podReport, error) {
+	r := &podReport{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Scheduler: lastWord(pod)}
 	divided, err := e.DividedBy(ctx, pod)
 	if err != nil {
 		return nil, err
@@ -159,7 +160,7 @@ func explainPod(ctx context.Context, e *engine.Engine, pod *corev1.Pod) (*PodRep
 }
 
 // survey asks the filters about a pod like this one in a subset.
-func (t *Tier) survey(ctx context.Context, e *engine.Engine, rooms *fit.Rooms, d *engine.Divided, pod *corev1.Pod, index int) error {
+func (t *Tier) survey(ctx context.Context, e *Engine, rooms *fit.Rooms, d *Divided, pod *corev1.Pod, index int) error {
 	if rooms == nil {
 		t.Verdict = verdictUnknown
 		return nil
@@ -188,26 +189,22 @@ func (t *Tier) survey(ctx context.Context, e *engine.Engine, rooms *fit.Rooms, d
 
 // lastWord is the scheduler's last message about a pod that it found no node for.
 func lastWord(pod *corev1.Pod) string {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return c.Message
-		}
+	if _, c := podutil.GetPodCondition(&pod.Status, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+		return c.Message
 	}
 	return ""
 }
 
 // boundSince is since when a pod has its node. Zero if its conditions do not say it.
 func boundSince(pod *corev1.Pod) time.Time {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
-			return c.LastTransitionTime.Time
-		}
+	if _, c := podutil.GetPodCondition(&pod.Status, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionTrue {
+		return c.LastTransitionTime.Time
 	}
 	return time.Time{}
 }
 
 // why a pod is on its node. waits says what keeps it from an open subset.
-func why(r *PodReport, policy *subset.Policy, index int, adopted bool, waits func(open int) string) string {
+func why(r *podReport, policy *subset.Policy, index int, adopted bool, waits func(open int) string) string {
 	switch {
 	case adopted && index == subset.None:
 		return "it was not bound for a subset of this spread, and its node belongs to none"
@@ -236,7 +233,7 @@ func why(r *PodReport, policy *subset.Policy, index int, adopted bool, waits fun
 }
 
 // whyByOrdinal is why for a pod of a StatefulSet. home is the subset of its ordinal.
-func whyByOrdinal(r *PodReport, home, index int, waits func(open int) string) string {
+func whyByOrdinal(r *podReport, home, index int, waits func(open int) string) string {
 	switch {
 	case home == index && home != subset.None:
 		return fmt.Sprintf("%s is the subset of its ordinal", r.Subset)
@@ -254,7 +251,7 @@ func whyByOrdinal(r *PodReport, home, index int, waits func(open int) string) st
 }
 
 // whyRanked is why a pod is in its subset if the spread has shares or minimums.
-func whyRanked(r *PodReport, policy *subset.Policy, index int, waits func(open int) string) string {
+func whyRanked(r *podReport, policy *subset.Policy, index int, waits func(open int) string) string {
 	in := &r.Tiers[index]
 	rule := "pods go to the first subset that is not full"
 	if policy.HasShares() {
@@ -275,7 +272,7 @@ func whyRanked(r *PodReport, policy *subset.Policy, index int, waits func(open i
 }
 
 // whyHeld says what about the pod itself keeps Berth's scheduler from it. Empty if nothing does.
-func whyHeld(d *engine.Divided, pod *corev1.Pod) string {
+func whyHeld(d *Divided, pod *corev1.Pod) string {
 	if gates := subset.OtherGates(pod); len(gates) > 0 {
 		return fmt.Sprintf("it has the scheduling gate %s, which the component that set it must remove", gates[0].Name)
 	}
@@ -290,8 +287,9 @@ func whyHeld(d *engine.Divided, pod *corev1.Pod) string {
 	}
 }
 
-// whyPending says what became of the pod when the scheduler's plugins looked at it now. What happens next is in the report of the spread.
-func whyPending(d *engine.Divided, outcome engine.Outcome) string {
+// whyPending says what became of the pod when the scheduler's plugins looked at it now. What happens next is in the
+// report of the spread.
+func whyPending(d *Divided, outcome Outcome) string {
 	switch {
 	case outcome.Bound != nil:
 		if in := subset.RecordOf(outcome.Bound); in.Subset != "" {
@@ -337,7 +335,7 @@ func newExplain(flags *console.Flags, streams genericiooptions.IOStreams) *cobra
 }
 
 func (c *explainCommand) run(ctx context.Context, cluster *console.Cluster, args []string) error {
-	var e *engine.Engine
+	var e *Engine
 	return c.output.ForPods(ctx, c.out, cluster, args, "PodReport", func(pod *corev1.Pod) (_ any, err error) {
 		if e == nil {
 			if e, err = look(ctx, cluster); apierrors.IsForbidden(err) {
@@ -349,39 +347,32 @@ func (c *explainCommand) run(ctx context.Context, cluster *console.Cluster, args
 			return nil, err
 		}
 		return explainPod(ctx, e, pod)
-	}, func(r any) error { return c.print(r.(*PodReport)) })
+	}, func(r any) error { return c.print(r.(*podReport)) })
 }
 
-func (c *explainCommand) print(r *PodReport) error {
-	p := console.PaletteFor(c.out)
-	heading := []console.Cell{{Text: "pod/" + r.Name}, {Text: cmp.Or(r.Spread, "no spread")}, {Text: "node " + cmp.Or(r.Node, "-")}, {Text: "subset " + cmp.Or(r.Subset, "-")}}
-	if err := console.PrintTable(c.out, p, [][]console.Cell{heading}); err != nil {
+func (c *explainCommand) print(r *podReport) error {
+	heading := []string{"pod/" + r.Name, cmp.Or(r.Spread, "no spread"), "node " + cmp.Or(r.Node, "-"), "subset " + cmp.Or(r.Subset, "-")}
+	if err := console.PrintTable(c.out, [][]string{heading}); err != nil {
 		return err
 	}
 	if len(r.Tiers) > 0 {
-		head := console.Cells("  SUBSET", "KEPT", "QUOTA", "NODES THAT FIT NOW", "VERDICT")
+		head := []string{"  SUBSET", "KEPT", "QUOTA", "NODES THAT FIT NOW", "VERDICT"}
 		if r.Tiers[0].Target != nil {
-			head = slices.Insert(head, 3, console.Cell{Text: "TARGET"})
+			head = slices.Insert(head, 3, "TARGET")
 		}
-		rows := [][]console.Cell{head}
+		rows := [][]string{head}
 		for _, t := range r.Tiers {
 			quota := "-"
 			if t.Quota != nil {
 				quota = strconv.Itoa(int(*t.Quota))
 			}
-			row := console.Cells("  "+t.Subset, strconv.Itoa(int(t.Kept)), quota, fitting(t), t.Verdict)
-			switch t.Verdict {
-			case verdictHolds:
-				row[4].Color = console.Green
-			case verdictFull, verdictNoNodeFits:
-				row[4].Color = console.Yellow
-			}
+			row := []string{"  " + t.Subset, strconv.Itoa(int(t.Kept)), quota, fitting(t), t.Verdict}
 			if t.Target != nil {
-				row = slices.Insert(row, 3, console.Cell{Text: strconv.Itoa(int(*t.Target))})
+				row = slices.Insert(row, 3, strconv.Itoa(int(*t.Target)))
 			}
 			rows = append(rows, row)
 		}
-		if err := c.output.Table(c.out, p, rows); err != nil {
+		if err := c.output.Table(c.out, rows); err != nil {
 			return err
 		}
 	}

@@ -24,14 +24,13 @@ import (
 	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/snapshot"
+	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
-	engine "github.com/berth-project/berth/pkg/whatif"
 	"github.com/berth-project/berth/test/testkit"
 )
 
 // engineOf is the engine of a cluster with these objects.
-func engineOf(t *testing.T, objects ...client.Object) *engine.Engine {
+func engineOf(t *testing.T, objects ...client.Object) *Engine {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
@@ -47,13 +46,13 @@ func engineOf(t *testing.T, objects ...client.Object) *engine.Engine {
 		}
 	}
 	live, clock := ctrlfake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), clocktesting.NewFakeClock(metav1.Now().Time)
-	taken, err := snapshot.Take(t.Context(), live, clock)
+	taken, err := lineage.Take(t.Context(), live, clock)
 	if err != nil {
 		t.Fatal(err)
 	}
 	typed := fake.NewClientset(storage...)
 	factory := informers.NewSharedInformerFactory(typed, 0)
-	e, err := engine.New(t.Context(), taken, live, typed, factory, clock)
+	e, err := NewEngine(t.Context(), taken, live, typed, factory, clock)
 	if err != nil {
 		t.Fatal(err)
 	}

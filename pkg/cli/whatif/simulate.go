@@ -13,40 +13,38 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/report"
+	"github.com/berth-project/berth/pkg/sites"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/united"
-	engine "github.com/berth-project/berth/pkg/whatif"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// Simulation is where the pods of a spread would be at one number of replicas.
-type Simulation struct {
+// simulation is where the pods of a spread would be at one number of replicas.
+type simulation struct {
 	Replicas int32            `json:"replicas"`
-	Subsets  []SimulatedPlace `json:"subsets"`
+	Subsets  []simulatedPlace `json:"subsets"`
 	// Unplaced is how many pods would run in no subset, and Waiting how many would find no node or no slot.
 	Unplaced int32 `json:"unplaced"`
 	Waiting  int32 `json:"waiting"`
 	// Why counts the reasons of the filters for pods that find no node, in the last subset that was tried.
 	Why string `json:"why,omitempty"`
 	// Moves are existing pods that are misplaced, so that the descheduler would move them.
-	Moves []SimulatedMove `json:"moves,omitempty"`
+	Moves []simulatedMove `json:"moves,omitempty"`
 	// Note is how the pods were made, if the API server was not asked what admission makes of them.
 	Note string `json:"note,omitempty"`
 }
 
-// SimulatedPlace is one subset.
-type SimulatedPlace struct {
+// simulatedPlace is one subset.
+type simulatedPlace struct {
 	Name string `json:"name"`
 	// Now is how many pods are there, and Then how many would be.
 	Now  int32 `json:"now"`
@@ -55,8 +53,8 @@ type SimulatedPlace struct {
 	Quota *int32 `json:"quota,omitempty"`
 }
 
-// SimulatedMove is one pod.
-type SimulatedMove struct {
+// simulatedMove is one pod.
+type simulatedMove struct {
 	Pod string `json:"pod"`
 	// From is empty for a pod in no subset.
 	From   string         `json:"from,omitempty"`
@@ -64,9 +62,9 @@ type SimulatedMove struct {
 }
 
 // planned is what the spread alone says, as if every subset had enough nodes.
-func planned(policy *subset.Policy, replicas int32) Simulation {
+func planned(policy *subset.Policy, replicas int32) simulation {
 	plan := policy.Plan(replicas)
-	s := Simulation{Replicas: replicas, Subsets: places(policy, &plan)}
+	s := simulation{Replicas: replicas, Subsets: places(policy, &plan)}
 	targets, unplaced := policy.Targets(&plan, plan.Replicas)
 	for i := range s.Subsets {
 		s.Subsets[i].Then = targets[i]
@@ -77,8 +75,8 @@ func planned(policy *subset.Policy, replicas int32) Simulation {
 	return s
 }
 
-func places(policy *subset.Policy, plan *subset.Plan) []SimulatedPlace {
-	all := make([]SimulatedPlace, len(policy.Subsets))
+func places(policy *subset.Policy, plan *subset.Plan) []simulatedPlace {
+	all := make([]simulatedPlace, len(policy.Subsets))
 	for i := range all {
 		all[i].Name = policy.Subsets[i].Name
 		if quota := plan.Quota[i]; quota != subset.NoLimit {
@@ -89,12 +87,12 @@ func places(policy *subset.Policy, plan *subset.Plan) []SimulatedPlace {
 }
 
 // onCluster is where the pods would be on the nodes of the cluster.
-func onCluster(ctx context.Context, e *engine.Engine, d *engine.Divided, replicas int32) (*Simulation, error) {
+func onCluster(ctx context.Context, e *Engine, d *Divided, replicas int32) (*simulation, error) {
 	placed, err := e.Simulate(ctx, d, replicas)
 	if err != nil {
 		return nil, err
 	}
-	s := &Simulation{Replicas: replicas, Subsets: places(d.Policy, &placed.Plan), Waiting: placed.Waiting, Note: placed.Note}
+	s := &simulation{Replicas: replicas, Subsets: places(d.Policy, &placed.Plan), Waiting: placed.Waiting, Note: placed.Note}
 	for _, pod := range d.Pods {
 		if o := subset.Observe(pod, e.Node(pod.Spec.NodeName)); o.Active {
 			if in, _ := d.Policy.SubsetOf(&o, d.Spread.Name); in != subset.None {
@@ -116,7 +114,7 @@ func onCluster(ctx context.Context, e *engine.Engine, d *engine.Divided, replica
 		if !slices.ContainsFunc(placed.Kept, func(pod *corev1.Pod) bool { return pod.UID == excess.Pod.UID }) {
 			continue // it was let go because every subset is full
 		}
-		move := SimulatedMove{Pod: excess.Pod.Name, Reason: excess.Reason}
+		move := simulatedMove{Pod: excess.Pod.Name, Reason: excess.Reason}
 		if excess.Subset != subset.None {
 			move.From = s.Subsets[excess.Subset].Name
 		}
@@ -179,30 +177,20 @@ func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Clus
 	if c.file == "" {
 		return c.simulateApplied(ctx, connect, names[0], sizes)
 	}
-	if strings.HasSuffix(c.file, ".txtar") {
-		return fmt.Errorf("%s: a scenario is played on a control plane of its own; use berth-sandbox play %s", c.file, c.file)
-	}
 	content, err := os.ReadFile(c.file)
 	if err != nil {
 		return err
 	}
-	var header metav1.TypeMeta
-	if err := yaml.Unmarshal(content, &header); err != nil {
-		return fmt.Errorf("%s: %w; the file must contain one WorkloadSpread", c.file, err)
-	}
-	if header.Kind == unitedv1beta1.Kind.Kind {
-		return c.simulateUnited(content, sizes)
-	}
-	if header.Kind != v1beta1.Kind.Kind {
-		return fmt.Errorf("%s: it contains a %s; it must contain a WorkloadSpread or a UnitedDeployment", c.file, cmp.Or(header.Kind, "file without kind"))
-	}
 	object, gvk, err := versions.Decode(content)
 	if err != nil {
-		return fmt.Errorf("%s: %w; the file must contain one WorkloadSpread", c.file, err)
+		return fmt.Errorf("%s: %w; the file must contain a WorkloadSpread or a UnitedDeployment", c.file, err)
+	}
+	if ud, is := object.(*unitedv1beta1.UnitedDeployment); is {
+		return c.simulateUnited(ud, sizes)
 	}
 	spread, isSpread := object.(*v1beta1.WorkloadSpread)
 	if !isSpread {
-		return fmt.Errorf("%s: it contains a %s of %s; it must contain a WorkloadSpread", c.file, gvk.Kind, gvk.GroupVersion())
+		return fmt.Errorf("%s: it contains a %s; it must contain a WorkloadSpread or a UnitedDeployment", c.file, gvk.Kind)
 	}
 	policy, errs := subset.Compile(spread, field.NewPath("spec"))
 	if len(errs) > 0 {
@@ -212,7 +200,7 @@ func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Clus
 		if len(sizes) == 0 {
 			return errors.New("say for how many pods with --replicas or --scale, or read the cluster with --from-cluster")
 		}
-		simulations := make([]Simulation, len(sizes))
+		simulations := make([]simulation, len(sizes))
 		for i, size := range sizes {
 			simulations[i] = planned(policy, size)
 		}
@@ -230,22 +218,14 @@ func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Clus
 }
 
 // simulateUnited says how a UnitedDeployment divides its replicas, as if every subset had all the nodes that it needs.
-func (c *simulateCommand) simulateUnited(content []byte, sizes []int32) error {
+func (c *simulateCommand) simulateUnited(ud *unitedv1beta1.UnitedDeployment, sizes []int32) error {
 	if c.fromCluster {
 		return errors.New("--from-cluster knows WorkloadSpreads only; leave it out to see how the replicas of a UnitedDeployment are divided")
-	}
-	object, gvk, err := versions.Decode(content)
-	if err != nil {
-		return fmt.Errorf("%s: %w; the file must contain one UnitedDeployment", c.file, err)
-	}
-	ud, is := object.(*unitedv1beta1.UnitedDeployment)
-	if !is {
-		return fmt.Errorf("%s: it contains a %s of %s; it must contain a UnitedDeployment", c.file, gvk.Kind, gvk.GroupVersion())
 	}
 	if len(sizes) == 0 {
 		sizes = []int32{ptr.Deref(ud.Spec.Replicas, 1)}
 	}
-	var simulations []Simulation
+	var simulations []simulation
 	for _, size := range sizes {
 		ud.Spec.Replicas = &size
 		policy, errs := united.Compile(ud, field.NewPath("spec"))
@@ -257,17 +237,17 @@ func (c *simulateCommand) simulateUnited(content []byte, sizes []int32) error {
 	return c.print(simulations)
 }
 
-func plannedUnited(policy *united.Policy) Simulation {
+func plannedUnited(policy *united.Policy) simulation {
 	var observed united.Observed
 	for _, subset := range policy.Subsets { // all clusters answer
 		namespace := cmp.Or(subset.ClusterNamespace, strings.Join(policy.ClusterNamespaces[:min(1, len(policy.ClusterNamespaces))], ""))
-		observed.Clusters = append(observed.Clusters, united.Cluster{Name: subset.Cluster, Namespace: namespace, Labels: policy.ClusterSelector, Reachable: true})
+		observed.Clusters = append(observed.Clusters, sites.Cluster{Name: subset.Cluster, Namespace: namespace, Labels: policy.ClusterSelector, Reachable: true})
 	}
 	plan := policy.Plan(observed)
-	s := Simulation{Replicas: policy.Replicas, Unplaced: policy.Replicas}
+	s := simulation{Replicas: policy.Replicas, Unplaced: policy.Replicas}
 	for i := range plan.Status.SubsetStatuses {
 		is := &plan.Status.SubsetStatuses[i]
-		place := SimulatedPlace{Name: is.Name, Then: is.Replicas}
+		place := simulatedPlace{Name: is.Name, Then: is.Replicas}
 		if most := policy.Subsets[i].Max; most.IsSet {
 			quota := most.Of(policy.Replicas)
 			place.Quota = &quota
@@ -299,7 +279,7 @@ func (c *simulateCommand) simulateApplied(ctx context.Context, connect func() (*
 }
 
 // fromCluster simulates each size, or the present one if there are none.
-func fromCluster(ctx context.Context, cluster *console.Cluster, spread *v1beta1.WorkloadSpread, sizes []int32) ([]Simulation, error) {
+func fromCluster(ctx context.Context, cluster *console.Cluster, spread *v1beta1.WorkloadSpread, sizes []int32) ([]simulation, error) {
 	spread.Namespace = cmp.Or(spread.Namespace, cluster.Namespace)
 	spread.UID, spread.Generation = "simulated", 1
 	e, err := look(ctx, cluster)
@@ -309,7 +289,7 @@ func fromCluster(ctx context.Context, cluster *console.Cluster, spread *v1beta1.
 	return simulateOn(ctx, e, spread, sizes)
 }
 
-func simulateOn(ctx context.Context, e *engine.Engine, spread *v1beta1.WorkloadSpread, sizes []int32) ([]Simulation, error) {
+func simulateOn(ctx context.Context, e *Engine, spread *v1beta1.WorkloadSpread, sizes []int32) ([]simulation, error) {
 	e.Suppose(spread)
 	winner, err := e.Lineage.Winner(ctx, spread.Namespace, workload.TargetOf(spread))
 	if err != nil {
@@ -325,7 +305,7 @@ func simulateOn(ctx context.Context, e *engine.Engine, spread *v1beta1.WorkloadS
 	if len(sizes) == 0 {
 		sizes = []int32{d.Replicas}
 	}
-	var simulations []Simulation
+	var simulations []simulation
 	for _, size := range sizes {
 		s, err := onCluster(ctx, e, d, size)
 		if err != nil {
@@ -336,26 +316,21 @@ func simulateOn(ctx context.Context, e *engine.Engine, spread *v1beta1.WorkloadS
 	return simulations, nil
 }
 
-func (c *simulateCommand) print(simulations []Simulation) error {
+func (c *simulateCommand) print(simulations []simulation) error {
 	if done, err := c.output.Structured(c.out, "Simulation", simulations); done {
 		return err
 	}
-	p := console.PaletteFor(c.out)
 	for i := range simulations {
 		s := &simulations[i]
-		rows := [][]console.Cell{console.Cells(fmt.Sprintf("%d replicas", s.Replicas), "KEPT", "THEN", "QUOTA")}
+		rows := [][]string{{fmt.Sprintf("%d replicas", s.Replicas), "KEPT", "THEN", "QUOTA"}}
 		for _, in := range s.Subsets {
 			quota := "-"
 			if in.Quota != nil {
 				quota = strconv.Itoa(int(*in.Quota))
 			}
-			row := console.Cells("  "+in.Name, strconv.Itoa(int(in.Now)), strconv.Itoa(int(in.Then)), quota)
-			if in.Now != in.Then {
-				row[2].Color = console.Yellow
-			}
-			rows = append(rows, row)
+			rows = append(rows, []string{"  " + in.Name, strconv.Itoa(int(in.Now)), strconv.Itoa(int(in.Then)), quota})
 		}
-		if err := c.output.Table(c.out, p, rows); err != nil {
+		if err := c.output.Table(c.out, rows); err != nil {
 			return err
 		}
 		var text strings.Builder
@@ -363,7 +338,7 @@ func (c *simulateCommand) print(simulations []Simulation) error {
 			fmt.Fprintf(&text, "  %s in no subset\n", report.Pods(s.Unplaced, "runs", "run"))
 		}
 		if s.Waiting > 0 {
-			fmt.Fprintf(&text, "  %s\n", p.Paint(console.Yellow, report.Pods(s.Waiting, "waits", "wait")))
+			fmt.Fprintf(&text, "  %s\n", report.Pods(s.Waiting, "waits", "wait"))
 		}
 		if s.Why != "" {
 			fmt.Fprintf(&text, "  no node: %s\n", s.Why)
@@ -372,7 +347,7 @@ func (c *simulateCommand) print(simulations []Simulation) error {
 			fmt.Fprintf(&text, "  note: %s\n", s.Note)
 		}
 		for _, move := range s.Moves {
-			fmt.Fprintf(&text, "  %s: %s, %s\n", p.Paint(console.Yellow, "would be moved"), move.Pod, cmp.Or(move.From, "in no subset"))
+			fmt.Fprintf(&text, "  would be moved: %s, %s\n", move.Pod, cmp.Or(move.From, "in no subset"))
 		}
 		if _, err := io.WriteString(c.out, text.String()); err != nil {
 			return err

@@ -38,7 +38,7 @@ func shop(replicas int32) []client.Object {
 }
 
 // inAWord is "a 0>1 b 0>2 waiting 1".
-func inAWord(s *Simulation) string {
+func inAWord(s *simulation) string {
 	var parts []string
 	for _, in := range s.Subsets {
 		parts = append(parts, fmt.Sprintf("%s %d>%d", in.Name, in.Now, in.Then))
@@ -168,11 +168,6 @@ spec:
 `
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%v, printed (-want +got):\n%s", err, diff)
-		}
-	})
-	t.Run("a scenario", func(t *testing.T) {
-		if got, err := simulate(simulateCommand{}, "", ".txtar"); err == nil || !strings.Contains(err.Error(), "use berth-sandbox play") {
-			t.Errorf("%v, printed\n%s", err, got)
 		}
 	})
 	for name, tc := range map[string]struct{ content, want string }{

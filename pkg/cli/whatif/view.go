@@ -10,28 +10,28 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/snapshot"
-	engine "github.com/berth-project/berth/pkg/whatif"
+	"github.com/berth-project/berth/pkg/lineage"
 )
 
 // listTimeout bounds the time to list the objects of the cluster.
 const listTimeout = 30 * time.Second
 
 // lookInNamespace makes an engine for whoever may read one namespace only. It knows no nodes.
-func lookInNamespace(ctx context.Context, cluster *console.Cluster) (*engine.Engine, error) {
-	taken, err := snapshot.TakeNamespace(ctx, cluster, clock.RealClock{}, cluster.Namespace)
+func lookInNamespace(ctx context.Context, cluster *console.Cluster) (*Engine, error) {
+	taken, err := lineage.TakeNamespace(ctx, cluster, clock.RealClock{}, cluster.Namespace)
 	if err != nil {
 		return nil, err
 	}
-	return engine.NewWithoutNodes(taken, clock.RealClock{}), nil
+	return newWithoutNodes(taken, clock.RealClock{}), nil
 }
 
-// look takes a snapshot of the cluster, and makes the engine for it. It lists all pods and nodes, because the scheduler's filters need them.
-func look(ctx context.Context, cluster *console.Cluster) (*engine.Engine, error) {
+// look takes a snapshot of the cluster, and makes the engine for it. It lists all pods and nodes, because the
+// scheduler's filters need them.
+func look(ctx context.Context, cluster *console.Cluster) (*Engine, error) {
 	life := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, fmt.Errorf("listing what the scheduler's filters read took longer than %s; check that you may list nodes, pods, volumes and claims", listTimeout))
 	defer cancel()
-	taken, err := snapshot.Take(ctx, cluster, clock.RealClock{})
+	taken, err := lineage.Take(ctx, cluster, clock.RealClock{})
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func look(ctx context.Context, cluster *console.Cluster) (*engine.Engine, error)
 		return nil, err
 	}
 	factory := informers.NewSharedInformerFactory(typed, 0)
-	e, err := engine.New(life, taken, cluster, typed, factory, clock.RealClock{})
+	e, err := NewEngine(life, taken, cluster, typed, factory, clock.RealClock{})
 	if err != nil {
 		return nil, err
 	}

@@ -1,5 +1,3 @@
-// Package whatif is the commands of "kubectl berth" that ask the scheduler's filters what they would do. They are a program of their own,
-// berth-whatif, because they bring most of a scheduler with them. Begin reading at NewCommand.
 package whatif
 
 import (

@@ -34,17 +34,33 @@ type Memory struct {
 type state struct {
 	hash       Hash
 	generation int64
+	// made is true if the object was made, and not applied since: its fields must be upgraded first, for which its managed fields are needed.
+	made bool
 }
 
-// Remember notes that an object was applied.
-func (m *Memory) Remember(cluster string, object metav1.Object, hash Hash) {
-	m.applied.Store(Key{cluster, object.GetUID()}, state{hash, object.GetGeneration()})
+func (m *Memory) last(cluster string, object metav1.Object) (last state, known bool) {
+	value, known := m.applied.Load(Key{cluster, object.GetUID()})
+	if known {
+		last = value.(state)
+	}
+	return last, known
 }
 
-// Has is true if the object was applied with this content, and nobody has changed its spec since.
+// Remember notes that an object was written with this content.
+func (m *Memory) Remember(cluster string, object metav1.Object, hash Hash, by Operation) {
+	m.applied.Store(Key{cluster, object.GetUID()}, state{hash, object.GetGeneration(), by == Create})
+}
+
+// Has is true if the object was written with this content, and nobody has changed its spec since.
 func (m *Memory) Has(cluster string, object metav1.Object, hash Hash) bool {
-	last, known := m.applied.Load(Key{cluster, object.GetUID()})
-	return known && last == state{hash, object.GetGeneration()}
+	last, known := m.last(cluster, object)
+	return known && last.hash == hash && last.generation == object.GetGeneration()
+}
+
+// Follows is true if an object of a cache has what was applied last, so that it can be applied again as it is there. If somebody else has changed it since, the API server refuses that.
+func (m *Memory) Follows(cluster string, object metav1.Object) bool {
+	last, known := m.last(cluster, object)
+	return known && !last.made && object.GetGeneration() >= last.generation
 }
 
 // Keep forgets all objects but some.

@@ -2,16 +2,19 @@ package apply
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/members"
+	"github.com/berth-project/berth/pkg/sites"
 )
 
 const (
@@ -27,8 +30,13 @@ const (
 	longestComplaint = 300
 )
 
-// Complaint is what an error of another cluster says, as far as it is quoted.
-func Complaint(err error) string { return frame.AtMost(longestComplaint, err.Error()) }
+// complaint is an error of another cluster, as far as it is quoted.
+func complaint(err error) error {
+	if err == nil || len(err.Error()) <= longestComplaint {
+		return err
+	}
+	return errors.New(frame.AtMost(longestComplaint, err.Error()))
+}
 
 // Members are the members of a federation. No method waits for one.
 type Members interface {
@@ -42,12 +50,27 @@ type Members interface {
 	Cache(name string) (client.Reader, error)
 }
 
-// Remote is what goes on in the members of a federation for the objects of a controller. Nobody waits for a slow member. R is what a read finds, and W how writes end. The zero value is ready.
-type Remote[R, W any] struct {
-	Reading members.Errands[R]
-	Writing members.Errands[W]
+// ClusterOf is what the models are told about a member, without what runs there.
+func ClusterOf(s *members.Status) sites.Cluster {
+	return sites.Cluster{
+		Name: s.Name, Namespace: s.Namespace, Labels: s.Labels, Identity: string(s.Identity), Reachable: s.State == members.Ready, Lives: s.State.Lives(), Since: s.Since,
+		Cordoned: s.Cordon == members.Cordoned, Drained: s.Cordon == members.Drained,
+	}
+}
+
+// Remote is what goes on in the members of a federation for the objects of a controller. Nobody waits for a slow member. R is what a read finds. The zero value is ready.
+type Remote[R any] struct {
+	Reading  members.Errands[R]
+	Writing  members.Errands[*Outcome]
+	Visiting members.Errands[visit]
 	// failing is since when requests fail, of type failure to time.Time.
 	failing sync.Map
+}
+
+// visit is what VisitAll has found in a member.
+type visit struct {
+	left bool
+	err  error
 }
 
 type failure struct {
@@ -56,19 +79,19 @@ type failure struct {
 }
 
 // Source queues an object when something ends in a member for which nobody waits any more.
-func (m *Remote[R, W]) Source() source.Source {
+func (m *Remote[R]) Source() source.Source {
 	return source.Func(func(_ context.Context, queue frame.Queue) error {
 		again := func(of members.Errand) { queue.Add(reconcile.Request{NamespacedName: of.Object}) }
-		m.Reading.Ended, m.Writing.Ended = again, again
+		m.Reading.Ended, m.Writing.Ended, m.Visiting.Ended = again, again, again
 		return nil
 	})
 }
 
 // Runs is true if something goes on for which nobody waits any more.
-func (m *Remote[R, W]) Runs(of members.Errand) bool { return m.Reading.Runs(of) || m.Writing.Runs(of) }
+func (m *Remote[R]) Runs(of members.Errand) bool { return m.Reading.Runs(of) || m.Writing.Runs(of) }
 
 // Patient is how a request has ended, or a refusal if requests of its kind have failed for too long: the member answers and cannot store anything, for instance. Then others get what is due there.
-func (m *Remote[R, W]) Patient(of members.Errand, reads bool, is Result, now time.Time) Result {
+func (m *Remote[R]) Patient(of members.Errand, reads bool, is Result, now time.Time) Result {
 	key := failure{of, reads}
 	if is != Failed {
 		m.failing.Delete(key)
@@ -81,15 +104,102 @@ func (m *Remote[R, W]) Patient(of members.Errand, reads bool, is Result, now tim
 }
 
 // Answered is Patient for a read: Written if the member has answered.
-func (m *Remote[R, W]) Answered(of members.Errand, err error, now time.Time) Result {
+func (m *Remote[R]) Answered(of members.Errand, err error, now time.Time) Result {
 	if err == nil {
 		return m.Patient(of, true, Written, now)
 	}
 	return m.Patient(of, true, Failed, now)
 }
 
+// Wrote notes in an outcome how a write ended. A member that has failed for too long counts as one that refuses. It is false if the write failed. The member of the errand is empty for the controller's own cluster.
+func (m *Remote[R]) Wrote(o *Outcome, of members.Errand, what string, err error, now time.Time) bool {
+	is := ResultOf(err)
+	if of.Member != "" {
+		is, err = m.Patient(of, false, is, now), complaint(err)
+	}
+	return o.Add(what, is, err)
+}
+
+// Placed is something that is written in a cluster.
+type Placed interface {
+	// In is the name of the cluster. Empty is the controller's own.
+	In() string
+	// Keeps is how many replicas stay if nothing is written.
+	Keeps() int64
+}
+
+// Everywhere does something for an object in all clusters at the same time. It does not wait for a slow one; see LateWrites.
+func Everywhere[T Placed, R any](ctx context.Context, m *Remote[R], object types.NamespacedName, all []T, o *Outcome, do func(context.Context, []T, *Outcome)) {
+	byCluster, errands := map[string][]T{}, []members.Errand(nil)
+	for _, one := range all {
+		if in := one.In(); in != "" && byCluster[in] == nil {
+			errands = append(errands, members.Errand{Object: object, Member: in})
+		}
+		byCluster[one.In()] = append(byCluster[one.In()], one)
+	}
+	var here sync.WaitGroup
+	here.Go(func() { do(ctx, byCluster[""], o) })
+	for i, end := range m.Writing.Each(ctx, errands, func(ctx context.Context, i int) *Outcome {
+		o := &Outcome{}
+		do(ctx, byCluster[errands[i].Member], o)
+		return o
+	}) {
+		if end != nil {
+			o.Join(*end)
+			continue
+		}
+		for _, one := range byCluster[errands[i].Member] {
+			o.Join(&Outcome{Kept: one.Keeps()})
+		}
+	}
+	here.Wait()
+}
+
+// LateWrites is how writes ended for which an earlier pass did not wait. Nil if there are none.
+func (m *Remote[R]) LateWrites(object types.NamespacedName, all []members.Status) (o *Outcome) {
+	for i := range all {
+		if end := m.Writing.Late(members.Errand{Object: object, Member: all[i].Name}); end != nil {
+			if o == nil {
+				o = &Outcome{}
+			}
+			o.Join(*end)
+		}
+	}
+	return o
+}
+
+// VisitAll visits what an object has in members, in all at the same time, such as to delete it. It says whether there was anything, and which members have not answered, or not as they should. A member where a
+// write still goes on is not visited: the write may make something afterwards.
+func (m *Remote[R]) VisitAll(ctx context.Context, object types.NamespacedName, all []members.Status, one func(context.Context, *members.Status) (left bool, err error)) (left bool, silent []string) {
+	var asked []*members.Status
+	var errands []members.Errand
+	for i := range all {
+		of := members.Errand{Object: object, Member: all[i].Name}
+		if m.Writing.Runs(of) {
+			silent = append(silent, of.Member)
+			continue
+		}
+		asked, errands = append(asked, &all[i]), append(errands, of)
+	}
+	for i, answer := range m.Visiting.Answers(ctx, errands, nil, func(ctx context.Context, i int) visit {
+		found, err := one(ctx, asked[i])
+		return visit{found, err}
+	}) {
+		switch {
+		case answer == nil:
+			silent = append(silent, asked[i].Name)
+		case answer.err != nil:
+			klog.FromContext(ctx).V(2).Info("A cluster does not answer as it should", "object", object, "cluster", asked[i].Name, "err", complaint(answer.err))
+			silent = append(silent, asked[i].Name)
+		default:
+			left = left || answer.left
+		}
+	}
+	return left, silent
+}
+
 // Forget drops what is known about requests for an object that does not exist any more.
-func (m *Remote[R, W]) Forget(object types.NamespacedName) {
+func (m *Remote[R]) Forget(object types.NamespacedName) {
 	m.failing.Range(func(of, _ any) bool {
 		if of.(failure).Object == object {
 			m.failing.Delete(of)

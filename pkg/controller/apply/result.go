@@ -2,6 +2,9 @@ package apply
 
 import (
 	"errors"
+	"fmt"
+	"maps"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -49,6 +52,46 @@ func ResultOf(err error) Result {
 	default:
 		return Failed
 	}
+}
+
+// Outcome is how writes ended. The zero value is that of none. It is safe for concurrent use.
+type Outcome struct {
+	mu sync.Mutex
+	// Refused are the messages of API servers that do not accept something, by what it is.
+	Refused map[string]string
+	// Scaled says what asks for another number of replicas now.
+	Scaled []string
+	// Kept is how many replicas stay because writes that were to lower them failed, or have not ended.
+	Kept int64
+	// Stale is true if something has changed since it was read.
+	Stale bool
+	Err   error
+}
+
+// Add notes how a write ended. It is false if the write failed.
+func (o *Outcome) Add(what string, is Result, err error) bool {
+	switch is {
+	case Written:
+		return true
+	case Stale:
+		o.Join(&Outcome{Stale: true})
+	case Refused:
+		o.Join(&Outcome{Refused: map[string]string{what: err.Error()}})
+	default:
+		o.Join(&Outcome{Err: fmt.Errorf("writing to %s: %w", what, err)})
+	}
+	return false
+}
+
+// Join adds what has come of other writes.
+func (o *Outcome) Join(other *Outcome) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.Refused == nil && other.Refused != nil {
+		o.Refused = map[string]string{}
+	}
+	maps.Copy(o.Refused, other.Refused)
+	o.Scaled, o.Kept, o.Stale, o.Err = append(o.Scaled, other.Scaled...), o.Kept+other.Kept, o.Stale || other.Stale, errors.Join(o.Err, other.Err)
 }
 
 // EndsWithNamespace is true for an error that says that the namespace is being deleted, and everything in it.

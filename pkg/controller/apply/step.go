@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/csaupgrade"
@@ -31,6 +32,8 @@ type Step struct {
 	Annotations map[string]any
 	// Delete is true if the object goes.
 	Delete bool
+	// Strict is true if an object is made only where the API server knows every field of it. An older one would drop the others.
+	Strict bool
 	// Manager is the field manager.
 	Manager client.FieldOwner
 	// Owns is true if the object may still be written.
@@ -86,7 +89,11 @@ func (s *Step) write(ctx context.Context) (client.Object, error) {
 	switch s.Operation() {
 	case Create:
 		object := s.Wanted.DeepCopy() // server-side apply would change another object of the name instead
-		err := s.In.Create(ctx, object, s.Manager)
+		options := []client.CreateOption{s.Manager}
+		if s.Strict {
+			options = append(options, client.FieldValidation(metav1.FieldValidationStrict))
+		}
+		err := s.In.Create(ctx, object, options...)
 		if lacksNamespace(err) {
 			err = &Obstacle{fmt.Sprintf("namespace %s does not exist there; create it", object.GetNamespace())}
 		}
@@ -103,6 +110,9 @@ func (s *Step) write(ctx context.Context) (client.Object, error) {
 		object := copyOf(s.Before)
 		return object, s.In.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), s.Manager)
 	default:
+		if err := s.clearRollingUpdate(ctx); err != nil {
+			return nil, err
+		}
 		version, err := s.upgrade(ctx)
 		if err != nil {
 			return nil, err
@@ -112,6 +122,37 @@ func (s *Step) write(ctx context.Context) (client.Object, error) {
 		object.SetResourceVersion(version)
 		return object, s.In.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.ForceOwnership, s.Manager)
 	}
+}
+
+// clearRollingUpdate removes the parameters of rolling updates from an object that gets a strategy without them. The API server refuses them beside that strategy. Server-side apply keeps them, because the
+// manager does not own them: the API server has filled them in, or somebody else has written them.
+func (s *Step) clearRollingUpdate(ctx context.Context) error {
+	for _, field := range []string{"strategy", "updateStrategy"} {
+		wanted, _, _ := unstructured.NestedMap(s.Wanted.Object, "spec", field)
+		if _, rolls := wanted["rollingUpdate"]; rolls || wanted["type"] != "Recreate" && wanted["type"] != "OnDelete" {
+			continue
+		}
+		before, err := runtime.DefaultUnstructuredConverter.ToUnstructured(s.Before)
+		if err != nil {
+			return fmt.Errorf("reading the strategy: %w", err)
+		}
+		if rolling, _, _ := unstructured.NestedMap(before, "spec", field, "rollingUpdate"); rolling == nil {
+			continue
+		}
+		patch, err := json.Marshal(map[string]any{
+			"metadata": map[string]any{"uid": s.Before.GetUID(), "resourceVersion": s.Before.GetResourceVersion()},
+			"spec":     map[string]any{field: map[string]any{"type": wanted["type"], "rollingUpdate": nil}},
+		})
+		if err != nil {
+			return err
+		}
+		cleared := copyOf(s.Before)
+		if err := s.In.Patch(ctx, cleared, client.RawPatch(types.MergePatchType, patch), s.Manager); err != nil {
+			return err
+		}
+		s.Before = cleared
+	}
+	return nil
 }
 
 // upgrade makes the fields that the manager wrote without server-side apply, such as at the creation, fields that it has applied. Otherwise a field would stay when the manager applies the object without

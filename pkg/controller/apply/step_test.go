@@ -2,7 +2,10 @@ package apply
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -11,10 +14,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/yaml"
 )
 
 func replicaSet(replicas int32) *appsv1.ReplicaSet {
@@ -51,6 +57,44 @@ func TestAWriteThatCameTooLateIsRepeatedIfThePlanStillHolds(t *testing.T) {
 	}
 }
 
+// TestAStrategyWithoutRollingUpdatesClearsTheirParameters: nobody has applied them, so server-side apply keeps them, and the API server refuses them beside the strategy.
+func TestAStrategyWithoutRollingUpdatesClearsTheirParameters(t *testing.T) {
+	for strategy, want := range map[string]bool{"{type: Recreate}": true, "{type: RollingUpdate}": false, "{}": false, "{type: Recreate, rollingUpdate: {maxSurge: 1}}": false} {
+		var wanted map[string]any
+		if err := yaml.Unmarshal([]byte(strategy), &wanted); err != nil {
+			t.Fatal(err)
+		}
+		before := &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u"},
+			Spec:       appsv1.DeploymentSpec{Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: ptr.To(intstr.FromInt32(1))}}},
+		}
+		cleared, applied := false, ""
+		api := interceptor.NewClient(fake.NewClientBuilder().WithObjects(before).Build(), interceptor.Funcs{
+			Patch: func(ctx context.Context, api client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+				err := api.Patch(ctx, object, patch, options...)
+				deployment, is := object.(*appsv1.Deployment)
+				cleared = is && deployment.Spec.Strategy.RollingUpdate == nil && deployment.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType
+				return err
+			},
+			Apply: func(_ context.Context, _ client.WithWatch, object k8sruntime.ApplyConfiguration, _ ...client.ApplyOption) error {
+				text, err := json.Marshal(object)
+				applied = string(text)
+				return err
+			},
+		})
+		if err := api.Get(t.Context(), client.ObjectKeyFromObject(before), before); err != nil {
+			t.Fatal(err)
+		}
+		s := Step{In: api, Live: api, Before: before, Manager: "test", Wanted: &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"namespace": "shop", "name": "web"}, "spec": map[string]any{"strategy": wanted},
+		}}}
+		_, err := s.Do(t.Context())
+		if err != nil || cleared != want || !strings.Contains(applied, fmt.Sprintf(`"resourceVersion":%q`, s.Before.GetResourceVersion())) || (s.Before != client.Object(before)) != want {
+			t.Errorf("%s: cleared %v, applied %s, %v", strategy, cleared, applied, err)
+		}
+	}
+}
+
 func TestANamespaceThatDoesNotExistIsAnObstacle(t *testing.T) {
 	api := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
 		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
@@ -61,6 +105,23 @@ func TestANamespaceThatDoesNotExistIsAnObstacle(t *testing.T) {
 	_, err := s.Do(t.Context())
 	if ResultOf(err) != Refused || err.Error() != "namespace shop does not exist there; create it" {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestAnotherClusterIsAskedToKnowEveryField: an older one would make the object without the fields that it does not know.
+func TestAnotherClusterIsAskedToKnowEveryField(t *testing.T) {
+	for validates, strict := range map[string]bool{"": false, metav1.FieldValidationStrict: true} {
+		var got client.CreateOptions
+		api := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+			Create: func(_ context.Context, _ client.WithWatch, _ client.Object, options ...client.CreateOption) error {
+				got.ApplyOptions(options)
+				return nil
+			},
+		})
+		s := Step{In: api, Live: api, Manager: "test", Strict: strict, Wanted: &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": map[string]any{"namespace": "shop", "name": "web"}}}}
+		if _, err := s.Do(t.Context()); err != nil || got.FieldValidation != validates {
+			t.Errorf("strict %v: field validation %q, %v", strict, got.FieldValidation, err)
+		}
 	}
 }
 
@@ -82,7 +143,7 @@ func TestResults(t *testing.T) {
 func TestMemoryHoldsUntilSomebodyChangesTheSpec(t *testing.T) {
 	var m Memory
 	set, hash := replicaSet(2), Hash{1}
-	m.Remember("a", set, hash)
+	m.Remember("a", set, hash, Apply)
 	changed := set.DeepCopy()
 	changed.Generation++
 	got := []bool{m.Has("a", set, hash), m.Has("b", set, hash), m.Has("a", set, Hash{2}), m.Has("a", changed, hash)}

@@ -16,7 +16,9 @@ import (
 
 	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // keepDisruptionBudget creates, changes or deletes the PodDisruptionBudget that the budget asks for, and returns the condition about it. The condition has
@@ -40,16 +42,13 @@ func (r *reconciler) keepDisruptionBudget(ctx context.Context, pub *v1beta1.PodU
 		return condition{}, err
 	}
 	want, why := disruptionBudgetOf(pub, policy, count)
-	no := condition{v1beta1.ConditionPodDisruptionBudgetKept, metav1.ConditionFalse, v1beta1.ReasonNotExpressible, "Berth keeps no PodDisruptionBudget: " + why}
-	if other != "" {
-		no.reason = v1beta1.ReasonOtherPodDisruptionBudget
-		no.message = fmt.Sprintf("Berth keeps no PodDisruptionBudget beside %s, which has the same name or selects the same pods: the API server evicts no pod that has two", other)
-	}
-	if other != "" || why != "" {
-		return no, r.dropDisruptionBudget(ctx, own)
-	}
-	yes := condition{v1beta1.ConditionPodDisruptionBudgetKept, metav1.ConditionTrue, v1beta1.ReasonPodDisruptionBudgetKept, "PodDisruptionBudget " + want.Name + " says the same as the budget"}
+	const kind = v1beta1.ConditionPodDisruptionBudgetKept
 	switch {
+	case other != "":
+		return frame.False(kind, v1beta1.ReasonOtherPodDisruptionBudget,
+			"Berth keeps no PodDisruptionBudget beside %s, which has the same name or selects the same pods: the API server evicts no pod that has two", other), r.dropDisruptionBudget(ctx, own)
+	case why != "":
+		return frame.False(kind, v1beta1.ReasonNotExpressible, "Berth keeps no PodDisruptionBudget: %s", why), r.dropDisruptionBudget(ctx, own)
 	case own == nil:
 		if err := r.writer.Create(ctx, want); err != nil {
 			return condition{}, fmt.Errorf("creating PodDisruptionBudget %s: %w", want.Name, err)
@@ -60,7 +59,7 @@ func (r *reconciler) keepDisruptionBudget(ctx context.Context, pub *v1beta1.PodU
 			return condition{}, fmt.Errorf("changing PodDisruptionBudget %s: %w", want.Name, err)
 		}
 	}
-	return yes, nil
+	return frame.True(kind, v1beta1.ReasonPodDisruptionBudgetKept, "PodDisruptionBudget %s says the same as the budget", want.Name), nil
 }
 
 // dropDisruptionBudget deletes the object that was read. Nil is none.
@@ -158,7 +157,7 @@ func disruptionBudgetOf(pub *v1beta1.PodUnavailableBudget, policy *model.Policy,
 // existing is how many of the pods have not ended.
 func existing(pods []*corev1.Pod) (n int) {
 	for _, pod := range pods {
-		if !model.HasEnded(pod) {
+		if !podstate.HasEnded(pod) {
 			n++
 		}
 	}

@@ -63,40 +63,22 @@ func (r *reconciler) unprotect(ctx context.Context, namespace string) error {
 	if len(pods.Items) == 0 {
 		return nil
 	}
-	var pubs v1beta1.PodUnavailableBudgetList
-	if err := r.live.List(ctx, &pubs, client.InNamespace(namespace)); err != nil {
-		return fmt.Errorf("listing the budgets of namespace %s: %w", namespace, err)
-	}
-	names := sets.New[string]()
-	for i := range pubs.Items {
-		names.Insert(pubs.Items[i].Name)
-	}
-	var known []extent
-	for i := range pubs.Items {
-		pub := &pubs.Items[i]
-		covered, found := r.extent.of(client.ObjectKeyFromObject(pub))
-		if !found || covered.generation != pub.Generation {
-			policy, errs := model.Compile(pub)
-			if len(errs) > 0 {
-				continue // it protects nothing until its spec is corrected
-			}
-			if policy.Target != nil {
-				return nil // the reconciliation of that budget calls unprotect again
-			}
-			covered = extent{selector: policy.Selector}
+	// The cache may lack a budget, so only the API server can say that a pod has none. But most of the time, the cache says that all pods have one.
+	for _, budgets := range []client.Reader{r.cached, r.live} {
+		var pubs v1beta1.PodUnavailableBudgetList
+		if err := budgets.List(ctx, &pubs, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("listing the budgets of namespace %s: %w", namespace, err)
 		}
-		known = append(known, covered)
+		if pods.Items = r.uncovered(pods.Items, pubs.Items); len(pods.Items) == 0 {
+			return nil
+		}
 	}
 	var patching errgroup.Group
 	patching.SetLimit(concurrentPatches)
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		handover := model.HandoverOf(pod)
-		if pod.DeletionTimestamp != nil || coveredBy(known, pod) && (handover == nil || names.Has(handover.Budget)) {
-			continue
-		}
 		patching.Go(func() error {
-			if handover != nil {
+			if model.HandoverOf(pod) != nil {
 				return r.takeBack(ctx, pod) // an event follows, and the label goes
 			}
 			// The resourceVersion makes the patch fail if the pod has changed, because a budget may cover it now.
@@ -106,6 +88,36 @@ func (r *reconciler) unprotect(ctx context.Context, namespace string) error {
 		})
 	}
 	return patching.Wait()
+}
+
+// uncovered returns the pods that none of the budgets covers, and those that one has handed over which is not among them. It returns none if it does not know
+// which pods a budget covers: the reconciliation of that budget calls unprotect again.
+func (r *reconciler) uncovered(pods []corev1.Pod, pubs []v1beta1.PodUnavailableBudget) (left []corev1.Pod) {
+	var known []extent
+	names := sets.New[string]()
+	for i := range pubs {
+		pub := &pubs[i]
+		names.Insert(pub.Name)
+		covered, found := r.extent.of(client.ObjectKeyFromObject(pub))
+		if !found || covered.uid != pub.UID || covered.generation < pub.Generation { // the cache may still have an earlier one
+			policy, errs := model.Compile(pub)
+			if len(errs) > 0 {
+				continue // it protects nothing until its spec is corrected
+			}
+			if policy.Target != nil {
+				return nil
+			}
+			covered = extent{selector: policy.Selector}
+		}
+		known = append(known, covered)
+	}
+	for i := range pods {
+		handover := model.HandoverOf(&pods[i])
+		if pods[i].DeletionTimestamp == nil && (!coveredBy(known, &pods[i]) || handover != nil && !names.Has(handover.Budget)) {
+			left = append(left, pods[i])
+		}
+	}
+	return left
 }
 
 func coveredBy(known []extent, pod *corev1.Pod) bool {

@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/events"
@@ -25,7 +25,6 @@ import (
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
-	"github.com/berth-project/berth/pkg/writers"
 )
 
 // lookInterval is how often the controller checks for changes without an event, such as the scale of a custom kind.
@@ -43,7 +42,8 @@ type reconciler struct {
 	census *census.Census
 	events events.EventRecorder
 	clock  clock.PassiveClock
-	seen   *seenEntries
+	// seen is when this process first saw each ledger entry, a time.Time by seenKey.
+	seen   *cache.Expiring
 	expiry time.Duration
 	extent *extents
 }
@@ -60,7 +60,6 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	err := r.live.Get(ctx, request.NamespacedName, pub)
 	if apierrors.IsNotFound(err) {
 		r.extent.forget(request.NamespacedName)
-		r.seen.forget(request.NamespacedName)
 		return reconcile.Result{}, r.unprotect(ctx, request.Namespace)
 	}
 	if err != nil {
@@ -79,7 +78,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	count, err := r.census.Take(ctx, pub.Namespace, policy, "")
+	count, err := r.census.Take(ctx, pub, policy, "")
 	if apierrors.IsForbidden(err) { // no event tells when the permission is granted, so the error makes the controller retry
 		status := unusable(pub, v1beta1.ReasonReadFailed, "Berth cannot read the budget's pods or their workload, and protects no further pod until it can: "+err.Error(), r.now())
 		return reconcile.Result{}, errors.Join(err, r.publish(ctx, pub, status))
@@ -146,12 +145,12 @@ func (r *reconciler) conclude(
 	ctx context.Context, pub *v1beta1.PodUnavailableBudget, policy *model.Policy, count *census.Count, over settled, kept condition, forgotten sets.Set[types.UID],
 ) error {
 	for range maxAttempts {
-		ledger, told := over.strikeOut(pub.Status.Ledger)
+		ledger, expired := over.strikeOut(pub.Status.Ledger)
 		status := describe(pub, policy, count, ledger, kept, r.now())
 		status.Replacing = slices.DeleteFunc(status.Replacing, func(pod v1beta1.ReplacedPod) bool { return forgotten.Has(pod.UID) })
 		err := r.publish(ctx, pub, status)
 		if err == nil {
-			r.report(ctx, pub, told)
+			r.report(ctx, pub, expired)
 			return nil
 		}
 		if !apierrors.IsConflict(err) {
@@ -212,80 +211,49 @@ func (r *reconciler) settle(pub *v1beta1.PodUnavailableBudget, count *census.Cou
 		listed[pod.UID] = pod
 	}
 	over = settled{}
-	ages := r.seen.ages(pub)
 	for i := range pub.Status.Ledger {
 		entry := &pub.Status.Ledger[i]
 		pod, found := listed[entry.UID]
-		remaining := r.expiry - ages[i]
+		remaining := r.expiry - r.age(pub, entry)
 		switch {
 		case (found || gone[entry.UID]) && model.Settled(entry, pod):
-			over[entryKeyOf(entry)] = proven
+			over[entryKeyOf(entry)] = false
 		case remaining <= 0 && model.MayExpire(entry, pod):
-			if entry.Operation == v1beta1.OperationLeave && !count.Covers(entry.UID) {
-				pod = nil // the pod may still match the selector, but not belong to the budget's target any more
-			}
-			over[entryKeyOf(entry)] = outcomeOf(entry, pod, count.Ignored)
+			hasLeft := entry.Operation == v1beta1.OperationLeave && (!count.Covers(entry.UID) || model.IsExempt(pod, count.Ignored))
+			over[entryKeyOf(entry)] = !hasLeft
 		default:
 			next = sooner(next, max(remaining, time.Second))
+			continue
 		}
+		r.seen.Delete(seenKey{pub.UID, entryKeyOf(entry)})
 	}
 	return over, next
 }
 
-// settled are the outcomes of ledger entries that are not needed any more. An entry that was renewed since has another key.
-type settled map[entryKey]outcome
-
-type outcome int
-
-const (
-	proven outcome = iota + 1
-	// left: the budget does not cover the pod any more.
-	left
-	// unproven: the operation has happened, and nothing proves that it is over.
-	unproven
-	// expired: the operation has not happened.
-	expired
-)
-
-// outcomeOf is the outcome of an entry that expires. ignored selects the pods that the budget ignores.
-func outcomeOf(entry *v1beta1.LedgerEntry, pod *corev1.Pod, ignored labels.Selector) outcome {
-	switch {
-	case !model.Happened(entry, pod, ignored):
-		return expired
-	case entry.Operation == v1beta1.OperationLeave:
-		return left
-	default:
-		return unproven
-	}
-}
+// settled has the ledger entries that are not needed any more. It is true for those about which nothing is proven. An entry that was renewed since has
+// another key.
+type settled map[entryKey]bool
 
 // strikeOut returns the entries that are still needed, and those that it removes without proof, which must be reported. An entry that was renewed
 // in between is needed.
-func (s settled) strikeOut(ledger []v1beta1.LedgerEntry) (needed []v1beta1.LedgerEntry, told []lapsed) {
+func (s settled) strikeOut(ledger []v1beta1.LedgerEntry) (needed, expired []v1beta1.LedgerEntry) {
 	for i := range ledger {
-		switch outcome := s[entryKeyOf(&ledger[i])]; outcome {
-		case proven, left:
-		case unproven, expired:
-			told = append(told, lapsed{ledger[i], outcome})
-		default:
+		switch unproven, over := s[entryKeyOf(&ledger[i])]; {
+		case !over:
 			needed = append(needed, ledger[i])
+		case unproven:
+			expired = append(expired, ledger[i])
 		}
 	}
-	return needed, told
-}
-
-// lapsed is an entry that was removed from the ledger without proof.
-type lapsed struct {
-	v1beta1.LedgerEntry
-	outcome outcome
+	return needed, expired
 }
 
 // report sends an event and logs each entry that was removed without proof.
-func (r *reconciler) report(ctx context.Context, pub *v1beta1.PodUnavailableBudget, all []lapsed) {
-	for i := range all {
-		entry := &all[i]
-		approvalLapsed(entry, r.expiry).Send(r.events, pub, nil)
-		klog.FromContext(ctx).Info("Approval expired", "budget", klog.KObj(pub), "pod", entry.Name, "operation", entry.Operation, "happened", entry.outcome == unproven)
+func (r *reconciler) report(ctx context.Context, pub *v1beta1.PodUnavailableBudget, expired []v1beta1.LedgerEntry) {
+	for i := range expired {
+		entry := &expired[i]
+		approvalExpired(entry, r.expiry).Send(r.events, pub, nil)
+		klog.FromContext(ctx).Info("Approval expired", "budget", klog.KObj(pub), "pod", entry.Name, "operation", entry.Operation)
 	}
 }
 
@@ -295,13 +263,13 @@ func (r *reconciler) publish(ctx context.Context, pub *v1beta1.PodUnavailableBud
 	if equality.Semantic.DeepEqual(pub.Status, status) {
 		return nil
 	}
-	writers.Tell(r.events, pub, string(v1beta1.ReasonTwoControllers))
+	frame.TellOfOtherWriter(r.events, pub, string(v1beta1.ReasonTwoControllers))
 	written := pub.DeepCopy()
 	written.Status = status
 	if err := r.writer.Status().Update(ctx, written); err != nil {
 		return fmt.Errorf("writing the status: %w", err)
 	}
-	if err := writers.Track(ctx, r.writer, written, v1beta1.Kind); err != nil {
+	if err := frame.TrackWriters(ctx, r.writer, written, v1beta1.Kind); err != nil {
 		klog.FromContext(ctx).Error(err, "Another controller would not be noticed", "budget", klog.KObj(pub))
 	}
 	for _, n := range newsOf(written, &pub.Status) {

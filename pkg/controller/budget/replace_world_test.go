@@ -200,7 +200,7 @@ func (s *street) hold(pod *corev1.Pod, replaceable bool) (_ heldRequest, asked b
 	s.check(s.client.Get(s.Context(), web, pub))
 	policy, errs := model.Compile(pub)
 	s.check(errs.ToAggregate())
-	count, err := s.census.Take(s.Context(), "ns", policy, "")
+	count, err := s.census.Take(s.Context(), pub, policy, "")
 	s.check(err)
 	return heldRequest{pub, count, pod, replaceable}, true
 }

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -57,7 +58,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 		census: census.New(live, mgr.GetClient().SubResource("scale"), mgr.GetCache(), clock.RealClock{}),
 		events: mgr.GetEventRecorder("berth-controller"),
 		clock:  clock.RealClock{},
-		seen:   newSeenEntries(clock.RealClock{}),
+		seen:   cache.NewExpiring(),
 		expiry: opts.Expiry,
 		extent: newExtents(),
 	}

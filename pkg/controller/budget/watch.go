@@ -83,6 +83,7 @@ type extent struct {
 	counting bool
 	// counted: the fields below are set. A budget that could not be counted is retried after a backoff, and not on events of pods.
 	counted    bool
+	uid        types.UID
 	generation int64
 	selector   labels.Selector
 	pods       sets.Set[types.UID]
@@ -127,16 +128,16 @@ func (e *extents) begin(name types.NamespacedName) (end func()) {
 	if e.byNamespace[name.Namespace] == nil {
 		e.byNamespace[name.Namespace] = map[string]*extent{}
 	}
-	if e.byNamespace[name.Namespace][name.Name] == nil {
-		e.byNamespace[name.Namespace][name.Name] = &extent{}
+	known := e.byNamespace[name.Namespace][name.Name]
+	if known == nil {
+		known = &extent{}
+		e.byNamespace[name.Namespace][name.Name] = known
 	}
-	e.byNamespace[name.Namespace][name.Name].counting = true
+	known.counting = true
 	return func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if known := e.byNamespace[name.Namespace][name.Name]; known != nil {
-			known.counting = false
-		}
+		known.counting = false
 	}
 }
 
@@ -149,9 +150,9 @@ func (e *extents) set(name types.NamespacedName, pub *v1beta1.PodUnavailableBudg
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	known := e.byNamespace[name.Namespace][name.Name]
-	isNew = !known.counted || known.generation != pub.Generation
+	isNew = !known.counted || known.uid != pub.UID || known.generation != pub.Generation
 	*known = extent{
-		counting: known.counting, counted: true, generation: pub.Generation, selector: count.Selector, pods: pods, owners: count.Owners, target: pub.Spec.TargetReference,
+		counting: known.counting, counted: true, uid: pub.UID, generation: pub.Generation, selector: count.Selector, pods: pods, owners: count.Owners, target: pub.Spec.TargetReference,
 		keeps: pub.Spec.KeepPodDisruptionBudget,
 	}
 	return isNew

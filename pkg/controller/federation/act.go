@@ -94,54 +94,36 @@ func (r *reconciler) appliedOf(frs types.NamespacedName) *apply.Memory {
 	return all.(*apply.Memory)
 }
 
-// outcome of all writes.
-type outcome struct {
-	// refused are messages of API servers that do not accept the ReplicaSet, by cluster.
-	refused map[string]string
-	// scaled says which clusters were asked for another number of replicas.
-	scaled []string
-	// stale is true if something has changed since it was read.
-	stale bool
-	err   error
-}
-
-// add notes how a write ended. It is false if the write failed.
-func (o *outcome) add(e *end) bool {
-	s, err := e.step, e.err
-	switch e.is {
-	case apply.Written:
-		if s.before() != s.Replicas && !s.Delete {
-			o.scaled = append(o.scaled, fmt.Sprintf("%s from %d to %d replicas", s.Member, s.before(), s.Replicas))
-		}
-		return true
-	case apply.Stale:
-		o.stale = true
-	case apply.Refused:
-		o.refused[s.Member] = apply.Complaint(err)
-	default:
-		o.err = errors.Join(o.err, fmt.Errorf("writing the ReplicaSet in cluster %s: %w", s.Member, err))
-	}
-	return false
-}
-
 // act carries out the steps: first those that lower, then the others, as far as those that failed leave room. If a read is out of date, the others wait for the next look.
-func (r *reconciler) act(ctx context.Context, v *view) *outcome {
-	o := &outcome{refused: map[string]string{}}
-	kept, was := r.all(ctx, v.frs, v.lower, o), r.appliedOf(client.ObjectKeyFromObject(v.frs))
-	rest, err := apply.Afford(v.rest, kept, (*step).raise, func(by int32, s *step) (_ bool, err error) {
+func (r *reconciler) act(ctx context.Context, v *view) *apply.Outcome {
+	o, key := &apply.Outcome{}, client.ObjectKeyFromObject(v.frs)
+	write := func(ctx context.Context, steps []step, o *apply.Outcome) {
+		for i := range steps {
+			r.write(ctx, key, v.frs.UID, &steps[i], o)
+		}
+	}
+	apply.Everywhere(ctx, &r.Remote, key, v.lower, o, write)
+	was := r.appliedOf(key)
+	rest, err := apply.Afford(v.rest, o.Kept, (*step).raise, func(by int32, s *step) (_ bool, err error) {
 		if s.Replicas -= by; !s.Leaving {
 			s.rendered, err = render(v.policy, s.Replicas, v.frs.UID)
 		}
 		return err == nil && (s.Local != nil || s.Replicas > 0) && !isDone(s, v.frs.UID, was), err
 	})
 	if err != nil {
-		o.err = errors.Join(o.err, err)
-	} else if !o.stale {
-		r.all(ctx, v.frs, rest, o)
+		o.Err = errors.Join(o.Err, err)
+	} else if !o.Stale {
+		apply.Everywhere(ctx, &r.Remote, key, rest, o, write)
 	}
 	r.tell(ctx, v.frs, o)
 	return o
 }
+
+// In implements apply.Placed.
+func (s step) In() string { return s.Member }
+
+// Keeps implements apply.Placed.
+func (s step) Keeps() int64 { return int64(max(-s.raise(), 0)) }
 
 // raise is how many replicas more the cluster is asked for by the step.
 func (s *step) raise() int32 { return s.Replicas - s.before() }
@@ -154,38 +136,24 @@ func (s *step) before() int32 {
 	return s.Local.Replicas
 }
 
-// all carries out steps at the same time. It returns how many replicas stay because those that were to lower them failed, or have not ended yet.
-func (r *reconciler) all(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, steps []step, o *outcome) (kept int64) {
-	key, errands := client.ObjectKeyFromObject(frs), make([]members.Errand, len(steps))
-	for i := range steps {
-		errands[i] = members.Errand{Object: key, Member: steps[i].Member}
-	}
-	for i, end := range r.Writing.Each(ctx, errands, func(ctx context.Context, i int) end {
-		err := r.write(ctx, key, frs.UID, &steps[i])
-		return end{&steps[i], r.Patient(errands[i], false, apply.ResultOf(err), r.clock.Now()), err}
-	}) {
-		if end == nil || !o.add(end) {
-			kept += int64(max(-steps[i].raise(), 0))
-		}
-	}
-	return kept
-}
-
-// end is how a write ended.
-type end struct {
-	step *step
-	is   apply.Result
-	err  error
-}
-
 // write carries out one step. It fails if the ReplicaSet has changed since it was read.
-func (r *reconciler) write(ctx context.Context, frs types.NamespacedName, owner types.UID, s *step) error {
+func (r *reconciler) write(ctx context.Context, frs types.NamespacedName, owner types.UID, s *step, o *apply.Outcome) {
+	err := r.do(ctx, frs, owner, s)
+	switch {
+	case !r.Wrote(o, members.Errand{Object: frs, Member: s.Member}, s.Member, err, r.clock.Now()):
+		o.Join(&apply.Outcome{Kept: s.Keeps()})
+	case s.raise() != 0 && !s.Delete:
+		o.Join(&apply.Outcome{Scaled: []string{fmt.Sprintf("%s from %d to %d replicas", s.Member, s.before(), s.Replicas)}})
+	}
+}
+
+func (r *reconciler) do(ctx context.Context, frs types.NamespacedName, owner types.UID, s *step) error {
 	to, err := r.members.Client(s.Member)
 	if err != nil {
 		return err
 	}
 	w := &apply.Step{
-		In: to, Live: to, Wanted: s.object, Replicas: s.Replicas, Delete: s.Delete, Manager: v1alpha1.FieldManager,
+		In: to, Live: to, Strict: true, Wanted: s.object, Replicas: s.Replicas, Delete: s.Delete, Manager: v1alpha1.FieldManager,
 		Owns: func(object client.Object) bool { return object.GetLabels()[v1alpha1.OwnerLabel] == string(owner) },
 	}
 	if s.local.set != nil {
@@ -197,21 +165,23 @@ func (r *reconciler) write(ctx context.Context, frs types.NamespacedName, owner 
 		err = client.IgnoreNotFound(err)
 	}
 	r.measures.wrote(operation, apply.ResultOf(err))
+	var now types.UID // of the ReplicaSet that is known. After an error nobody knows what has arrived.
+	was := r.appliedOf(frs)
 	if err == nil && s.object != nil {
-		was := r.appliedOf(frs)
-		was.Remember(s.Member, object, s.hash)
-		was.Keep(func(of apply.Key) bool { return of.Cluster != s.Member || of.UID == object.GetUID() }) // a cluster says what UIDs it likes, and has one ReplicaSet
+		was.Remember(s.Member, object, s.hash, operation)
+		now = object.GetUID()
 	}
+	was.Keep(func(of apply.Key) bool { return of.Cluster != s.Member || of.UID == now }) // a cluster says what UIDs it likes, and has one ReplicaSet
 	return err
 }
 
 // tell writes an event about the clusters that were asked for another number of replicas.
-func (r *reconciler) tell(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, o *outcome) {
-	if len(o.scaled) == 0 {
+func (r *reconciler) tell(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, o *apply.Outcome) {
+	if len(o.Scaled) == 0 {
 		return
 	}
-	slices.Sort(o.scaled)
-	all := strings.Join(o.scaled, ", ")
+	slices.Sort(o.Scaled)
+	all := strings.Join(o.Scaled, ", ")
 	frame.Normal(v1alpha1.ReasonClusterScaled, "ScaleCluster", "scaled %s", all).Send(r.events, frs, nil)
 	klog.FromContext(ctx).V(2).Info("Scaled clusters", "federatedreplicaset", klog.KObj(frs), "clusters", all)
 }

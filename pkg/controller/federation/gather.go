@@ -20,6 +20,7 @@ import (
 	model "github.com/berth-project/berth/pkg/federation"
 	"github.com/berth-project/berth/pkg/members"
 	"github.com/berth-project/berth/pkg/podstate"
+	"github.com/berth-project/berth/pkg/sites"
 )
 
 // Members are the clusters.
@@ -29,23 +30,12 @@ type Members interface {
 	ReplicaSet(name, key string) (*appsv1.ReplicaSet, error)
 }
 
-// memberOf is what the model is told about a cluster, without what runs there.
-func memberOf(s *members.Status) model.Member {
-	m := model.Member{
-		Name: s.Name, Identity: string(s.Identity), Reachable: s.State == members.Ready, Since: s.Since, Lives: s.State.Lives(), Cordoned: s.Cordon == members.Cordoned, Drained: s.Cordon == members.Drained, Room: s.Room,
-	}
-	if s.State != members.Unreachable { // the message of that changes with each attempt
-		m.Why = s.Message
-	}
-	return m
-}
-
 // from says where ReplicaSets and pods are read.
 type from string
 
 const (
 	theCaches from = "cache"
-	// theSets are the API servers, without the pods of ReplicaSets that are settled.
+	// theSets are the API servers, without the pods of ReplicaSets that are settled. ReplicaSets that the caches have as they were applied last come from these: if somebody has changed one since, a write fails.
 	theSets    from = "API server, briefly"
 	theServers from = "API server"
 )
@@ -58,89 +48,49 @@ type local struct {
 }
 
 // localsOf reads the ReplicaSets and pods of a FederatedReplicaSet in all clusters, in the order of Members.List. API servers are asked at the same time.
-func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) ([]local, error) {
-	live, err := r.liveReading(frs, policy, from != theServers)
-	if err != nil {
-		return nil, err
-	}
-	cached := r.cachedReading(frs, policy)
-	known := r.members.List()
+func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) []local {
+	known, applied := r.members.List(), r.appliedOf(client.ObjectKeyFromObject(frs))
 	all := make([]local, len(known))
 	var asked []*local
 	var errands []members.Errand
-	for i, m := range known {
-		l, of := &all[i], members.Errand{Object: client.ObjectKeyFromObject(frs), Member: m.Name}
-		if l.Member = memberOf(&known[i]); !l.Reachable {
+	for i := range known {
+		l, of := &all[i], members.Errand{Object: client.ObjectKeyFromObject(frs), Member: known[i].Name}
+		l.Cluster = apply.ClusterOf(&known[i])
+		if known[i].State != members.Unreachable { // the message of that changes with each attempt
+			l.Why = known[i].Message
+		}
+		if !l.Reachable {
 			continue
 		}
-		live := from != theCaches // nobody waits for anything there
-		if !live {
-			r.recall(ctx, l, cached)
+		live := true
+		if from != theServers {
+			r.recall(ctx, l, frs, policy)
 			live = l.Reachable && l.set == nil && wasTaken(frs, l.Name) // the caches have no ReplicaSets of others
+			if from == theSets {
+				live = l.set == nil || !applied.Follows(l.Name, l.set)
+			}
 		}
 		switch {
 		case !l.Reachable:
 		case r.Runs(of):
-			r.late(ctx, l, frs, cached)
+			r.late(ctx, l, frs, policy)
 		case live:
 			asked, errands = append(asked, l), append(errands, of)
 		}
 	}
+	if from == theCaches {
+		from = theSets
+	}
 	tooBrief := func(s *seen) bool { return s.brief && from == theServers }
-	for i, answer := range r.Reading.Answers(ctx, errands, tooBrief, func(ctx context.Context, i int) seen { return r.read(ctx, errands[i].Member, live) }) {
+	asking := *frs // a read may outlast this pass, which replaces what frs points to
+	for i, answer := range r.Reading.Answers(ctx, errands, tooBrief, func(ctx context.Context, i int) seen { return r.read(ctx, errands[i].Member, &asking, policy, from) }) {
 		if answer == nil {
-			r.late(ctx, asked[i], frs, cached)
+			r.late(ctx, asked[i], frs, policy)
 			continue
 		}
-		r.answered(ctx, asked[i], answer, errands[i], cached)
+		r.answered(ctx, asked[i], answer, errands[i], frs, policy)
 	}
-	return all, nil
-}
-
-// reading is how the ReplicaSet of a FederatedReplicaSet, and its pods, are read in any cluster.
-type reading struct {
-	owner  types.UID
-	policy *model.Policy
-	// set is nil if there is no ReplicaSet. It may be shared.
-	set    func(ctx context.Context, cluster string) (*appsv1.ReplicaSet, error)
-	reader func(cluster string) (client.Reader, error)
-	list   []client.ListOption
-	// briefly is true if the pods of settled ReplicaSets are not read.
-	briefly bool
-}
-
-func (r *reconciler) cachedReading(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy) *reading {
-	ofSet, key := client.MatchingFields{members.OwnerIndex: frs.Name}, client.ObjectKeyFromObject(frs).String()
-	return &reading{
-		owner: frs.UID, policy: policy, reader: r.members.Cache, briefly: true,
-		set: func(_ context.Context, cluster string) (*appsv1.ReplicaSet, error) {
-			return r.members.ReplicaSet(cluster, key)
-		},
-		list: []client.ListOption{client.InNamespace(frs.Namespace), ofSet, client.UnsafeDisableDeepCopy},
-	}
-}
-
-func (r *reconciler) liveReading(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, briefly bool) (*reading, error) {
-	selector, err := metav1.LabelSelectorAsSelector(policy.LabelSelector)
-	if err != nil {
-		return nil, err
-	}
-	key := client.ObjectKeyFromObject(frs)
-	return &reading{
-		owner: frs.UID, policy: policy, reader: func(cluster string) (client.Reader, error) { return r.members.Client(cluster) }, briefly: briefly,
-		set: func(ctx context.Context, cluster string) (*appsv1.ReplicaSet, error) {
-			server, err := r.members.Client(cluster)
-			if err != nil {
-				return nil, err
-			}
-			set := &appsv1.ReplicaSet{}
-			if err := server.Get(ctx, key, set); err != nil {
-				return nil, client.IgnoreNotFound(err)
-			}
-			return set, nil
-		},
-		list: []client.ListOption{client.InNamespace(frs.Namespace), client.MatchingLabelsSelector{Selector: selector}},
-	}, nil
+	return all
 }
 
 // wasTaken is true if a cluster had another ReplicaSet of the name when its API server was asked last.
@@ -159,8 +109,8 @@ type seen struct {
 }
 
 // recall says what the cache of a cluster has. A cluster without a cache is one that does not answer.
-func (r *reconciler) recall(ctx context.Context, l *local, how *reading) {
-	s := r.read(ctx, l.Name, how)
+func (r *reconciler) recall(ctx context.Context, l *local, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy) {
+	s := r.read(ctx, l.Name, frs, policy, theCaches)
 	if s.err != nil {
 		r.silent(ctx, l, s.err)
 		return
@@ -169,22 +119,22 @@ func (r *reconciler) recall(ctx context.Context, l *local, how *reading) {
 }
 
 // late says what is known of a cluster that has not answered yet.
-func (r *reconciler) late(ctx context.Context, l *local, frs *v1alpha1.FederatedReplicaSet, cached *reading) {
+func (r *reconciler) late(ctx context.Context, l *local, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy) {
 	l.Late = true
-	if r.recall(ctx, l, cached); l.set == nil {
+	if r.recall(ctx, l, frs, policy); l.set == nil {
 		l.Taken = wasTaken(frs, l.Name)
 	}
 }
 
 // answered says what an API server has answered. One that answers with errors is late: members.Set says whether it is there. If it has done so for too long, nothing is known of it.
-func (r *reconciler) answered(ctx context.Context, l *local, s *seen, of members.Errand, cached *reading) {
+func (r *reconciler) answered(ctx context.Context, l *local, s *seen, of members.Errand, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy) {
 	switch r.Answered(of, s.err, r.clock.Now()) {
 	case apply.Written:
 		l.set, l.Local, l.Taken = s.set, s.local, s.taken
 	case apply.Failed:
 		klog.FromContext(ctx).V(2).Info("Cannot read a cluster", "cluster", l.Name, "err", s.err)
 		l.Late = true
-		r.recall(ctx, l, cached)
+		r.recall(ctx, l, frs, policy)
 	default:
 		r.silent(ctx, l, s.err)
 	}
@@ -192,32 +142,68 @@ func (r *reconciler) answered(ctx context.Context, l *local, s *seen, of members
 
 func (r *reconciler) silent(ctx context.Context, l *local, err error) {
 	klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", l.Name, "err", err)
-	*l = local{Member: model.Member{Name: l.Name}}
+	*l = local{Member: model.Member{Cluster: sites.Cluster{Name: l.Name}}}
 }
 
-func (r *reconciler) read(ctx context.Context, cluster string, how *reading) seen {
-	set, err := how.set(ctx, cluster)
+// read is what a cluster has. The pods of a settled ReplicaSet are read only from theServers.
+func (r *reconciler) read(ctx context.Context, cluster string, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) seen {
+	set, err := r.setIn(ctx, cluster, client.ObjectKeyFromObject(frs), from)
 	if err != nil {
 		return seen{err: fmt.Errorf("reading the ReplicaSet: %w", err)}
 	}
 	if set == nil {
 		return seen{}
 	}
-	if !isOurs(&set.ObjectMeta, how.owner) && !isAdoptable(set, how.policy) {
+	if !isOurs(&set.ObjectMeta, frs.UID) && !isAdoptable(set, policy) {
 		return seen{taken: true}
 	}
-	if how.briefly && isSettled(set) {
+	if from != theServers && isSettled(set) {
 		return seen{set: &set.ObjectMeta, brief: true, local: &model.Local{Replicas: replicasOf(set), Pods: settledPods(replicasOf(set))}}
 	}
-	reader, err := how.reader(cluster)
+	pods, err := r.podsIn(ctx, cluster, frs, from)
 	if err != nil {
-		return seen{err: err}
-	}
-	var pods corev1.PodList
-	if err := reader.List(ctx, &pods, how.list...); err != nil {
 		return seen{err: fmt.Errorf("listing pods: %w", err)}
 	}
-	return seen{set: &set.ObjectMeta, local: r.localOf(set, pods.Items)}
+	return seen{set: &set.ObjectMeta, local: r.localOf(set, pods)}
+}
+
+// setIn is the ReplicaSet in a cluster, or nil. It may be shared.
+func (r *reconciler) setIn(ctx context.Context, cluster string, key client.ObjectKey, from from) (*appsv1.ReplicaSet, error) {
+	if from == theCaches {
+		return r.members.ReplicaSet(cluster, key.String())
+	}
+	server, err := r.members.Client(cluster)
+	if err != nil {
+		return nil, err
+	}
+	set := &appsv1.ReplicaSet{}
+	if err := server.Get(ctx, key, set); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return set, nil
+}
+
+// podsIn are the pods in a cluster that may be those of the ReplicaSet. They may be shared.
+func (r *reconciler) podsIn(ctx context.Context, cluster string, frs *v1alpha1.FederatedReplicaSet, from from) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	if from == theCaches {
+		cache, err := r.members.Cache(cluster)
+		if err != nil {
+			return nil, err
+		}
+		err = cache.List(ctx, &pods, client.InNamespace(frs.Namespace), client.MatchingFields{members.OwnerIndex: frs.Name}, client.UnsafeDisableDeepCopy)
+		return pods.Items, err
+	}
+	server, err := r.members.Client(cluster)
+	if err != nil {
+		return nil, err
+	}
+	selector, err := metav1.LabelSelectorAsSelector(frs.Spec.Selector)
+	if err != nil {
+		return nil, err
+	}
+	err = server.List(ctx, &pods, client.InNamespace(frs.Namespace), client.MatchingLabelsSelector{Selector: selector})
+	return pods.Items, err
 }
 
 func isOurs(set *metav1.ObjectMeta, owner types.UID) bool {

@@ -29,9 +29,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/members"
-	"github.com/berth-project/berth/pkg/turns"
 )
 
 // fleet is a hub with many clusters, without API servers. The caches of the clusters are real, and what is written is in them at once.
@@ -245,7 +245,7 @@ func (f *fleet) pass(t testing.TB, r *reconciler) {
 	t.Helper()
 	requests := make(chan reconcile.Request)
 	var workers sync.WaitGroup
-	for range turns.Workers {
+	for range frame.Workers {
 		workers.Go(func() {
 			for request := range requests {
 				if _, err := r.Reconcile(t.Context(), request); err != nil {

@@ -30,7 +30,6 @@ import (
 
 	"github.com/berth-project/berth/pkg/controller/apply"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
-	model "github.com/berth-project/berth/pkg/federation"
 	"github.com/berth-project/berth/pkg/members"
 )
 
@@ -61,7 +60,6 @@ type cluster struct {
 	pods   int
 	// cordon is what its ClusterProfile says.
 	cordon members.Cordon
-	has    *model.Room
 }
 
 var _ Members = &world{}
@@ -73,7 +71,7 @@ func (w *world) Known(context.Context) bool {
 func (w *world) List() (all []members.Status) {
 	for _, c := range w.clusters {
 		if !c.unheard {
-			status := members.Status{Name: c.name, State: members.Ready, Since: c.since, Cordon: c.cordon, Room: c.has}
+			status := members.Status{Name: c.name, State: members.Ready, Since: c.since, Cordon: c.cordon}
 			if c.away {
 				status.State = members.Unreachable
 			}
@@ -212,7 +210,7 @@ func newWorld(t *testing.T, spec string, rooms ...int) *world {
 // restart makes the hub forget everything.
 func (w *world) restart() {
 	w.reconciler = &reconciler{client: w.hub, live: w.hub, members: w, events: events.NewFakeRecorder(10_000), clock: w.passed, measures: newMeasures(func() []members.Status { return nil })}
-	w.Reading.Patience, w.Writing.Patience = time.Hour, time.Hour // on a machine with much to do
+	w.Reading.Patience, w.Writing.Patience, w.Visiting.Patience = time.Hour, time.Hour, time.Hour // on a machine with much to do
 }
 
 func (w *world) do(err error) {
@@ -767,6 +765,10 @@ func TestDeletionCascadesOnlyIfAsked(t *testing.T) {
 	if w.frs().DeletionTimestamp.IsZero() {
 		t.Error("it is not being deleted")
 	}
+	w.expectReason(v1alpha1.ReadyCondition, v1alpha1.ReasonDeletionWaits)
+	if message := meta.FindStatusCondition(w.frs().Status.Conditions, v1alpha1.ReadyCondition).Message; !strings.Contains(message, "deletion: c; or") {
+		t.Errorf("it says %q", message)
+	}
 	w.cluster("c").away = false
 	w.do(w.reconcile())
 	w.do(w.reconcile())
@@ -809,31 +811,62 @@ func TestNamesThatNoClusterHas(t *testing.T) {
 	w.expect("2")
 }
 
-// TestSeatsAreMadeAgain: after a restart of the hub, replicas without a node hold the seats that a cluster has reported.
-func TestSeatsAreMadeAgain(t *testing.T) {
-	w := newWorld(t, "replicas: 20, preferences: {clusters: {'*': {weight: 1}}}", 0, 100)
-	policy, invalid := model.Compile(w.frs())
-	if len(invalid) > 0 {
-		t.Fatal(invalid)
+// reading notes all reads of an API server among the writes.
+func (w *world) reading(server string, api client.Client) client.Client {
+	return interceptor.NewClient(api.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+			w.writes = append(w.writes, server+" Get")
+			return c.Get(ctx, key, into, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, into client.ObjectList, opts ...client.ListOption) error {
+			w.writes = append(w.writes, server+" List")
+			return c.List(ctx, into, opts...)
+		},
+	})
+}
+
+// TestAScaleUpCostsOneWriteOfTheStatusAndOneInEachCluster if the hub has written all of it before. It reads nothing: each write fails if what it goes by is old.
+func TestAScaleUpCostsOneWriteOfTheStatusAndOneInEachCluster(t *testing.T) {
+	w := newWorld(t, evenly, 100, 100, 100)
+	w.until(time.Minute)
+	for _, replicas := range []int32{15, 18} { // what was made is upgraded once
+		w.change(func(frs *v1alpha1.FederatedReplicaSet) { frs.Spec.Replicas = ptr.To(replicas) })
+		for _, c := range w.clusters {
+			c.server = w.reading(c.name, c.api)
+		}
+		w.reconciler.live, w.writes = w.reading("hub", w.hub), nil
+		w.do(w.reconcile())
 	}
-	other := w.frs().DeepCopy()
-	other.Name, other.UID, other.ResourceVersion, other.Spec.Replicas = "other", "other", "", ptr.To[int32](4)
-	w.do(w.hub.Create(t.Context(), other))
-	content, err := policy.Render(4, "other")
-	w.do(err)
-	set := &appsv1.ReplicaSet{}
-	w.do(runtime.DefaultUnstructuredConverter.FromUnstructured(content, set))
-	set.Name = "other"
-	w.do(w.cluster("a").api.Create(t.Context(), set))
-	w.cluster("a").has = &model.Room{At: w.passed.Now(), Seats: map[string]int32{policy.Shape: 6}, Bound: map[string]int32{}}
+	w.expect("6 6 6")
+	slices.Sort(w.writes)
+	if got, want := strings.Join(w.writes, ", "), "a Apply, b Apply, c Apply, hub Status"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// TestAnOldCacheRaisesNothing: the hub has raised a cluster, whose cache does not have that yet.
+func TestAnOldCacheRaisesNothing(t *testing.T) {
+	w := newWorld(t, evenly, 100, 100, 100)
+	w.until(time.Minute)
+	set := w.set("a")
+	set.Generation = 1
+	w.do(w.cluster("a").api.Update(t.Context(), set))
+	later := set.DeepCopy()
+	later.Generation = 2
+	w.appliedOf(types.NamespacedName{Namespace: "shop", Name: "web"}).Remember("a", later, apply.Hash{}, apply.Apply)
+	w.cluster("a").server, w.writes = w.reading("a", w.cluster("a").api), nil
+	w.change(func(frs *v1alpha1.FederatedReplicaSet) { frs.Spec.Replicas = ptr.To[int32](15) })
 	w.do(w.reconcile())
-	w.expect("2 18")
+	if !slices.Contains(w.writes, "a Get") {
+		t.Errorf("the hub believes the cache: %v", w.writes)
+	}
 }
 
 // TestAReadThatFailsIsNoLoss: the state of a cluster does not change with one request. If none succeeds for a minute, nothing is known of it.
 func TestAReadThatFailsIsNoLoss(t *testing.T) {
 	w := newWorld(t, evenly, 100, 100, 100)
 	w.until(time.Minute)
+	w.restart() // one that remembers what it has applied needs no read
 	w.cluster("c").server = interceptor.NewClient(w.cluster("c").api.(client.WithWatch), interceptor.Funcs{
 		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
 			return context.DeadlineExceeded
@@ -865,9 +898,9 @@ func TestASlowClusterDelaysNoOther(t *testing.T) {
 		const most = 300 * time.Millisecond
 		w := newWorld(t, evenly, 100, 100, 100)
 		c, again := w.cluster("c"), make(chan struct{}, 100)
-		w.Reading.Patience, w.Writing.Patience = 0, 0
+		w.Reading.Patience, w.Writing.Patience, w.Visiting.Patience = 0, 0, 0
 		w.Reading.Ended = func(members.Errand) { again <- struct{}{} }
-		w.Writing.Ended = w.Reading.Ended
+		w.Writing.Ended, w.Visiting.Ended = w.Reading.Ended, w.Reading.Ended
 		wait := func(ctx context.Context) error {
 			select {
 			case <-time.After(4900 * time.Millisecond):
@@ -941,8 +974,8 @@ func TestADeletionReachesASlowCluster(t *testing.T) {
 		w.do(w.reconcile())
 		w.expect("4 4 4")
 		again := make(chan struct{}, 100)
-		w.Reading.Patience, w.Writing.Patience = 0, 0
-		w.Writing.Ended = func(members.Errand) { again <- struct{}{} }
+		w.Reading.Patience, w.Writing.Patience, w.Visiting.Patience = 0, 0, 0
+		w.Visiting.Ended = func(members.Errand) { again <- struct{}{} }
 		w.cluster("c").server = interceptor.NewClient(w.cluster("c").api.(client.WithWatch), interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
 				time.Sleep(time.Second)

@@ -19,7 +19,7 @@ var replicaSetKind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
 // Setup adds the controller of FederatedReplicaSets to the manager of the hub.
 func Setup(mgr ctrl.Manager, set *members.Set) error {
 	r := &reconciler{
-		client: mgr.GetClient(), live: mgr.GetAPIReader(), members: set, events: mgr.GetEventRecorder("berth-united"), clock: clock.RealClock{}, measures: newMeasures(set.List),
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), members: set, events: mgr.GetEventRecorder("berth-united"), clock: clock.RealClock{}, measures: newMeasures(set.List), told: frame.Pace{Interval: frame.StatusInterval},
 	}
 	c, err := frame.New("federatedreplicaset", mgr, r, r.measures)
 	if err != nil {

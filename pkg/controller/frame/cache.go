@@ -17,7 +17,6 @@ import (
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/workload"
-	"github.com/berth-project/berth/pkg/writers"
 )
 
 // CacheOptions keep in memory only what the controllers read of the watched objects. Other fields read as empty: to read a field, keep it here first.
@@ -43,7 +42,7 @@ func CacheOptions() cache.Options {
 
 func keepOfSpread(obj any) (any, error) {
 	if spread, ok := obj.(*v1beta1.WorkloadSpread); ok {
-		writers.Keep(spread)
+		keepWriters(spread)
 	}
 	return obj, nil
 }

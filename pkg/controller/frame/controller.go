@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/berth-project/berth/pkg/turns"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -41,8 +40,8 @@ func New(name string, mgr ctrl.Manager, reconciler reconcile.Reconciler, measure
 	}
 	c, err := controller.New(name, mgr, controller.Options{
 		Reconciler:              reconciler,
-		MaxConcurrentReconciles: turns.Workers,
-		NewQueue:                turns.NewQueue(turns.OfNamespace),
+		MaxConcurrentReconciles: Workers,
+		NewQueue:                newQueue(ofNamespace),
 		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
 		ReconciliationTimeout:   reconcileTimeout,
 	})

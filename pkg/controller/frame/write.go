@@ -47,6 +47,9 @@ func SetFinalizer(ctx context.Context, to client.Writer, object client.Object, f
 	return false, client.IgnoreNotFound(err)
 }
 
+// StatusInterval is the shortest time between two writes of a status that only tell of pods.
+const StatusInterval = time.Second
+
 // Pace limits how often each object is written. The zero value limits nothing. It is safe for concurrent use.
 type Pace struct {
 	// Interval is the shortest time between two writes of an object.

@@ -28,6 +28,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	"github.com/berth-project/berth/pkg/podstate"
 	model "github.com/berth-project/berth/pkg/sidecar"
+	"github.com/berth-project/berth/pkg/watches"
 )
 
 const (
@@ -54,9 +55,11 @@ const (
 // reconciler updates the pods of SidecarSets, and writes their status.
 type reconciler struct {
 	// client reads sets and namespaces from the cache, and writes. pods is the cache of pods. live reads from the API server.
-	client    client.Client
-	pods      client.Reader
-	live      client.Reader
+	client client.Client
+	pods   client.Reader
+	live   client.Reader
+	// watched is the state of the cache's watch of sets.
+	watched   *watches.State
 	events    events.EventRecorder
 	clock     clock.PassiveClock
 	namespace string

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -22,7 +24,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	"github.com/berth-project/berth/pkg/endpoint"
 	model "github.com/berth-project/berth/pkg/sidecar"
+	"github.com/berth-project/berth/pkg/watches"
 )
 
 // rollout is three ready pods and a set that updates one of them at a time.
@@ -87,7 +91,7 @@ func newRollout(t *testing.T) *rollout {
 			}
 			return c.Patch(ctx, object, patch, opts...)
 		}}).Build()
-	r.reconciler = &reconciler{client: api, live: api, pods: r, events: events.NewFakeRecorder(10_000), clock: r.clock, namespace: "berth-system", measures: newMeasures()}
+	r.reconciler = &reconciler{client: api, live: api, watched: watches.NewState(r.clock), pods: r, events: events.NewFakeRecorder(10_000), clock: r.clock, namespace: "berth-system", measures: newMeasures()}
 	r.cache = r.stored()
 	return r
 }
@@ -277,5 +281,46 @@ func TestAFailedWriteListsNoPods(t *testing.T) {
 	}
 	if lists > 0 || reads == 0 {
 		t.Errorf("%d lists and %d reads", lists, reads)
+	}
+}
+
+// oldSets is a cache without sets.
+type oldSets struct{ client.Client }
+
+func (o oldSets) List(ctx context.Context, into client.ObjectList, opts ...client.ListOption) error {
+	if _, is := into.(*v1beta1.SidecarSetList); is {
+		return nil
+	}
+	return o.Client.List(ctx, into, opts...)
+}
+
+// TestTheWebhookIsCalledForASetThatNoWatchShows: the API server calls no webhook for its pods before.
+func TestTheWebhookIsCalledForASetThatNoWatchShows(t *testing.T) {
+	r := newRollout(t)
+	configuration := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: endpoint.SidecarConfiguration},
+		Webhooks: []admissionregistrationv1.MutatingWebhook{{Name: endpoint.SidecarWebhook}}}
+	if err := r.client.Create(t.Context(), configuration); err != nil {
+		t.Fatal(err)
+	}
+	r.client = oldSets{r.client}
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	r.watched.Tell(true)
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{}); err != nil {
+		t.Fatal(err)
+	}
+	r.watched.Tell(false)
+	if err := r.lookWhileInterrupted(t.Context(), queue); err != nil {
+		t.Fatal(err)
+	}
+	request, _ := queue.Get()
+	if _, err := r.Reconcile(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.live.Get(t.Context(), client.ObjectKeyFromObject(configuration), configuration); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(configuration.Webhooks[0].MatchConditions); !strings.Contains(got, "'web'") {
+		t.Errorf("the API server calls the webhook for %s", got)
 	}
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -22,10 +24,12 @@ import (
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	model "github.com/berth-project/berth/pkg/sidecar"
+	"github.com/berth-project/berth/pkg/watches"
 )
 
-// Setup adds the controller of SidecarSets to the manager. It has a cache of its own for pods, because it needs more of them than others. The ControllerRevisions are in a namespace.
-func Setup(ctx context.Context, mgr ctrl.Manager, revisions string) error {
+// Setup adds the controller of SidecarSets to the manager. It has a cache of its own for pods, because it needs more of them than others. The ControllerRevisions are in a namespace,
+// and watched is the state of the manager's watch of SidecarSets.
+func Setup(ctx context.Context, mgr ctrl.Manager, watched *watches.State, revisions string) error {
 	pods, err := cache.New(mgr.GetConfig(), cache.Options{
 		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
 		ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: keepOfPod, UnsafeDisableDeepCopy: ptr.To(true)}},
@@ -37,7 +41,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, revisions string) error {
 		return fmt.Errorf("adding the cache of pods: %w", err)
 	}
 	r := &reconciler{
-		client: mgr.GetClient(), pods: pods, live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("berth-controller"), clock: clock.RealClock{}, namespace: revisions, measures: newMeasures(),
+		client: mgr.GetClient(), pods: pods, live: mgr.GetAPIReader(), watched: watched, events: mgr.GetEventRecorder("berth-controller"), clock: clock.RealClock{}, namespace: revisions, measures: newMeasures(),
 	}
 	c, err := frame.New("sidecarset", mgr, r, r.measures)
 	if err != nil {
@@ -49,11 +53,27 @@ func Setup(ctx context.Context, mgr ctrl.Manager, revisions string) error {
 	if err := c.Watch(source.Kind(pods, &corev1.Pod{}, handler.TypedEnqueueRequestsFromMapFunc(r.concerned))); err != nil {
 		return fmt.Errorf("watching pods: %w", err)
 	}
+	if err := c.Watch(source.Func(r.lookWhileInterrupted)); err != nil {
+		return fmt.Errorf("watching the watch of SidecarSets: %w", err)
+	}
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	if _, err := mgr.GetCache().GetInformer(ctx, namespace); err != nil {
 		return fmt.Errorf("watching namespaces: %w", err)
 	}
+	return nil
+}
+
+// interruptedInterval is how often the API server is asked for sets while their watch is interrupted.
+const interruptedInterval = time.Second
+
+// lookWhileInterrupted asks for a round of no set, which calls askFor, again and again while the watch of sets is interrupted.
+func (r *reconciler) lookWhileInterrupted(ctx context.Context, queue frame.Queue) error {
+	go wait.UntilWithContext(ctx, func(context.Context) {
+		if r.watched.Interrupted() {
+			queue.Add(reconcile.Request{})
+		}
+	}, interruptedInterval)
 	return nil
 }
 

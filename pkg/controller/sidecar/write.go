@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
@@ -36,63 +36,22 @@ func (r *reconciler) update(ctx context.Context, policy *model.Policy, pod *mode
 	if err != nil {
 		return nil, err
 	}
-	after, _ = policy.Update(current, revision, r.clock.Now())
 	var written *corev1.Pod
-	if pod.Ready {
-		written, err = r.finish(ctx, current, after)
-	} else {
+	err = retry.RetryOnConflict(retry.DefaultRetry, func() error { // the kubelet reports a resize at once, so the pod often changes between the two writes
+		after, _ := policy.Update(current, revision, r.clock.Now())
 		written, err = r.patch(ctx, current, after, "")
-	}
+		if latest := (&corev1.Pod{}); apierrors.IsConflict(err) && r.live.Get(ctx, client.ObjectKeyFromObject(current), latest) == nil && latest.UID == current.UID {
+			// A pod that was ready counts as unavailable already. One that was not, and is now, must not be updated in addition.
+			if is, has := policy.Observe(latest, r.clock.Now()); has && is.Why == "" && (pod.Ready || !is.Ready) {
+				current = latest
+			}
+		}
+		return err
+	})
 	if err != nil {
 		return current, err
 	}
 	return written, nil
-}
-
-// finish writes what is left of an update after a resize. The kubelet reports a resize at once, so the resourceVersion often changes between the two writes. This write therefore
-// tests what the update was made from: the annotations that it replaces, and the images. That is enough for a pod that was ready when it was planned with: it counts as unavailable
-// already. A pod that was not ready may be ready now, and must not be updated in addition then.
-func (r *reconciler) finish(ctx context.Context, before, after *corev1.Pod) (*corev1.Pod, error) {
-	var patch []map[string]any
-	do := func(op, path string, value any) {
-		patch = append(patch, map[string]any{"op": op, "path": path, "value": value})
-	}
-	do("test", "/metadata/uid", before.UID)
-	for key, value := range after.Annotations {
-		was, had := before.Annotations[key]
-		if had && was == value {
-			continue
-		}
-		path := "/metadata/annotations/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
-		if had {
-			do("test", path, was)
-		}
-		do("add", path, value)
-	}
-	for field, containers := range map[string][2][]corev1.Container{
-		"containers": {before.Spec.Containers, after.Spec.Containers}, "initContainers": {before.Spec.InitContainers, after.Spec.InitContainers},
-	} {
-		for i := range containers[1] {
-			was, is := &containers[0][i], &containers[1][i]
-			if was.Image == is.Image {
-				continue
-			}
-			path := fmt.Sprintf("/spec/%s/%d/", field, i)
-			do("test", path+"name", is.Name)
-			do("test", path+"image", was.Image)
-			do("replace", path+"image", is.Image)
-		}
-	}
-	content, err := json.Marshal(patch)
-	if err != nil {
-		return nil, err
-	}
-	written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: before.Namespace, Name: before.Name}}
-	err = r.client.Patch(ctx, written, client.RawPatch(types.JSONPatchType, content), client.FieldOwner(v1beta1.FieldManager))
-	if apierrors.IsInvalid(err) { // a test failed, or the pod would be invalid; the next round writes with the resourceVersion and finds out
-		err = apierrors.NewConflict(corev1.Resource("pods"), before.Name, err)
-	}
-	return written, err
 }
 
 // patch writes what differs between two states of a pod, if the pod is still in the first one. It returns the pod as it is then.
@@ -157,8 +116,12 @@ func (r *reconciler) servedNamespaces() labels.Selector {
 func (r *reconciler) askFor(ctx context.Context) error {
 	r.asking.Lock()
 	defer r.asking.Unlock()
+	var sets client.Reader = r.client
+	if r.watched.Interrupted() {
+		sets = r.live // the cache may lack a new set
+	}
 	var list v1beta1.SidecarSetList
-	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+	if err := sets.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing SidecarSets: %w", err)
 	}
 	var policies []*model.Policy

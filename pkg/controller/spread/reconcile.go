@@ -18,7 +18,6 @@ import (
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
-	"github.com/berth-project/berth/pkg/writers"
 )
 
 // reconciler writes the status of spreads, and what their pods should carry, one spread at a time per worker.
@@ -114,14 +113,14 @@ func (r *reconciler) publish(ctx context.Context, spread *v1beta1.WorkloadSpread
 	if equality.Semantic.DeepEqual(spread.Status, status) {
 		return done, nil
 	}
-	writers.Tell(r.events, spread, string(v1beta1.ReasonTwoControllers))
+	frame.TellOfOtherWriter(r.events, spread, string(v1beta1.ReasonTwoControllers))
 	written := spread.DeepCopy()
 	written.Status = *status.DeepCopy()
 	if done, err := frame.WriteStatus(ctx, r.client, written); !done {
 		return reconcile.Result{RequeueAfter: frame.BatchWindow}, err
 	}
 	r.pace.Wrote(client.ObjectKeyFromObject(spread), r.clock.Now())
-	if err := writers.Track(ctx, r.client, written, v1beta1.Kind); err != nil {
+	if err := frame.TrackWriters(ctx, r.client, written, v1beta1.Kind); err != nil {
 		klog.FromContext(ctx).Error(err, "Another controller would not be noticed", "spread", klog.KObj(spread))
 	}
 	klog.FromContext(ctx).V(2).Info("Wrote status", "spread", klog.KObj(spread), "summary", status.Summary)

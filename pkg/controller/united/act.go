@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -36,8 +34,6 @@ type memory struct {
 	policy     *model.Policy
 	invalid    field.ErrorList
 	generation int64
-	// seen is when the generation was first seen.
-	seen time.Time
 	// revision is the name of the ControllerRevision of the latest template. It exists. hash is that of the template.
 	revision, hash string
 	// templates of other revisions, by name.
@@ -152,126 +148,35 @@ func contains(all, some map[string]string) bool {
 	return true
 }
 
-// outcome of writes.
-type outcome struct {
-	mu sync.Mutex
-	// refused are messages for the user: the API server does not accept a child.
-	refused []string
-	// kept is how many replicas stay because writes that were to lower them failed, or have not ended.
-	kept int64
-	// stale is true if something has changed since it was read.
-	stale bool
-	err   error
-}
-
-// add counts the result of a write. It is false if the write failed.
-func (r *reconciler) add(o *outcome, ud *v1beta1.UnitedDeployment, s *step, err error) bool {
-	is := apply.ResultOf(err)
-	if s.Cluster != "" {
-		is = r.Patient(errandOf(ud, s.Cluster), false, is, r.clock.Now())
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch is {
-	case apply.Written:
-		return true
-	case apply.Stale:
-		o.stale = true
-	case apply.Refused:
-		message := err.Error()
-		if s.Cluster != "" {
-			message = apply.Complaint(err)
-		}
-		o.refused = append(o.refused, s.subset()+": "+message)
-	default:
-		o.err = errors.Join(o.err, fmt.Errorf("writing the child of subset %s: %w", s.subset(), err))
-	}
-	return false
-}
-
-// join adds what has come of writes in another cluster.
-func (o *outcome) join(other *outcome) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.refused, o.kept, o.stale, o.err = append(o.refused, other.refused...), o.kept+other.kept, o.stale || other.stale, errors.Join(o.err, other.err)
-}
-
 // act carries out the steps: first those that lower, then the others, as far as those that failed leave room, in each cluster slowly at first. If a read is out of date, the others wait for the next look.
-func (r *reconciler) act(ctx context.Context, v *view, m *memory) *outcome {
-	o, ud := &outcome{}, v.ud
-	everywhere(ctx, r, ud, v.lower, o, func(ctx context.Context, steps []step, o *outcome) { r.all(ctx, ud, steps, m, o) })
-	if o.stale {
+func (r *reconciler) act(ctx context.Context, v *view, m *memory) *apply.Outcome {
+	o, ud, key := &apply.Outcome{}, v.ud, client.ObjectKeyFromObject(v.ud)
+	apply.Everywhere(ctx, &r.Remote, key, v.lower, o, func(ctx context.Context, steps []step, o *apply.Outcome) { r.all(ctx, ud, steps, m, o) })
+	if o.Stale {
 		return o
 	}
-	rest, err := apply.Afford(v.rest, o.kept, (*step).raise, func(by int32, s *step) (bool, error) {
+	rest, err := apply.Afford(v.rest, o.Kept, (*step).raise, func(by int32, s *step) (bool, error) {
 		s.Replicas, s.Trial = s.Replicas-by, max(s.Trial-by, 0)
 		err := r.render(ctx, s, ud, v.policy, m)
 		return err == nil && !s.isDone(m), err
 	})
 	if err != nil {
-		o.err = errors.Join(o.err, err)
+		o.Err = errors.Join(o.Err, err)
 		return o
 	}
-	everywhere(ctx, r, ud, rest, o, func(ctx context.Context, steps []step, o *outcome) { r.slowly(ctx, ud, steps, m, o) })
+	apply.Everywhere(ctx, &r.Remote, key, rest, o, func(ctx context.Context, steps []step, o *apply.Outcome) { r.slowly(ctx, ud, steps, m, o) })
 	return o
-}
-
-// placed is something in a cluster.
-type placed interface {
-	in() string
-	// keeps is how many replicas stay if nothing is done.
-	keeps() int64
-}
-
-// everywhere does something in all clusters at the same time. It does not wait for a slow one; see lateWrites.
-func everywhere[T placed](ctx context.Context, r *reconciler, ud *v1beta1.UnitedDeployment, all []T, o *outcome, do func(context.Context, []T, *outcome)) {
-	byCluster, errands := map[string][]T{}, []members.Errand(nil)
-	for _, one := range all {
-		if in := one.in(); in != "" && byCluster[in] == nil {
-			errands = append(errands, errandOf(ud, in))
-		}
-		byCluster[one.in()] = append(byCluster[one.in()], one)
-	}
-	var here sync.WaitGroup
-	here.Go(func() { do(ctx, byCluster[""], o) })
-	for i, end := range r.Writing.Each(ctx, errands, func(ctx context.Context, i int) *outcome {
-		o := &outcome{}
-		do(ctx, byCluster[errands[i].Member], o)
-		return o
-	}) {
-		if end != nil {
-			o.join(*end)
-			continue
-		}
-		for _, one := range byCluster[errands[i].Member] {
-			o.join(&outcome{kept: one.keeps()})
-		}
-	}
-	here.Wait()
 }
 
 func errandOf(ud *v1beta1.UnitedDeployment, cluster string) members.Errand {
 	return members.Errand{Object: client.ObjectKeyFromObject(ud), Member: cluster}
 }
 
-// lateWrites is how writes ended for which an earlier pass did not wait. Nil if there are none.
-func (r *reconciler) lateWrites(ud *v1beta1.UnitedDeployment) (o *outcome) {
-	if r.members == nil {
-		return nil
-	}
-	for _, status := range r.members.List() {
-		if end := r.Writing.Late(errandOf(ud, status.Name)); end != nil {
-			if o == nil {
-				o = &outcome{}
-			}
-			o.join(*end)
-		}
-	}
-	return o
-}
+// In implements apply.Placed.
+func (s step) In() string { return s.Cluster }
 
-func (s step) in() string   { return s.Cluster }
-func (s step) keeps() int64 { return int64(max(-s.raise(), 0)) }
+// Keeps implements apply.Placed.
+func (s step) Keeps() int64 { return int64(max(-s.raise(), 0)) }
 
 // raise is how many replicas more the child is asked for by the step.
 func (s *step) raise() int32 {
@@ -282,7 +187,7 @@ func (s *step) raise() int32 {
 }
 
 // slowly carries out steps until one fails.
-func (r *reconciler) slowly(ctx context.Context, ud *v1beta1.UnitedDeployment, steps []step, m *memory, o *outcome) {
+func (r *reconciler) slowly(ctx context.Context, ud *v1beta1.UnitedDeployment, steps []step, m *memory, o *apply.Outcome) {
 	for size := 1; len(steps) > 0; size *= 2 {
 		batch := steps[:min(size, len(steps))]
 		if steps = steps[len(batch):]; !r.all(ctx, ud, batch, m, o) {
@@ -292,7 +197,7 @@ func (r *reconciler) slowly(ctx context.Context, ud *v1beta1.UnitedDeployment, s
 }
 
 // all carries out steps at the same time. It is false if one failed.
-func (r *reconciler) all(ctx context.Context, ud *v1beta1.UnitedDeployment, steps []step, m *memory, o *outcome) bool {
+func (r *reconciler) all(ctx context.Context, ud *v1beta1.UnitedDeployment, steps []step, m *memory, o *apply.Outcome) bool {
 	var failed atomic.Bool
 	var writing errgroup.Group
 	writing.SetLimit(concurrentWrites)
@@ -300,7 +205,7 @@ func (r *reconciler) all(ctx context.Context, ud *v1beta1.UnitedDeployment, step
 		writing.Go(func() error {
 			if !r.write(ctx, ud, &steps[i], m, o) {
 				failed.Store(true)
-				o.join(&outcome{kept: steps[i].keeps()})
+				o.Join(&apply.Outcome{Kept: steps[i].Keeps()})
 			}
 			return nil
 		})
@@ -311,13 +216,14 @@ func (r *reconciler) all(ctx context.Context, ud *v1beta1.UnitedDeployment, step
 
 // write carries out one step. If the API server refuses the object of an existing child, its replicas are still written: a template that is not valid does
 // not keep anybody from scaling.
-func (r *reconciler) write(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, m *memory, o *outcome) bool {
+func (r *reconciler) write(ctx context.Context, ud *v1beta1.UnitedDeployment, s *step, m *memory, o *apply.Outcome) bool {
+	wrote := func(err error) bool { return r.Wrote(o, errandOf(ud, s.Cluster), s.subset(), err, r.clock.Now()) }
 	in, err := r.cluster(s.Cluster)
 	if err != nil {
-		return r.add(o, ud, s, err)
+		return wrote(err)
 	}
 	w := &apply.Step{
-		In: in.client, Live: in.live, Wanted: s.object, Replicas: s.Replicas, Annotations: map[string]any{v1beta1.TrialAnnotation: nil}, Delete: s.Delete, Manager: v1beta1.FieldManager,
+		In: in.client, Live: in.live, Strict: in.name != "", Wanted: s.object, Replicas: s.Replicas, Annotations: map[string]any{v1beta1.TrialAnnotation: nil}, Delete: s.Delete, Manager: v1beta1.FieldManager,
 		Owns: func(object client.Object) bool { return in.owns(object, ud) },
 	}
 	if s.child != nil {
@@ -336,9 +242,9 @@ func (r *reconciler) write(ctx context.Context, ud *v1beta1.UnitedDeployment, s 
 		object, err = r.do(ctx, ud, s, w)
 	}
 	if err == nil && s.object != nil {
-		m.applied.Remember(s.Cluster, object, s.hash)
+		m.applied.Remember(s.Cluster, object, s.hash, operation)
 	}
-	if r.add(o, ud, s, err) {
+	if wrote(err) {
 		return true
 	}
 	if operation != apply.Apply || apply.ResultOf(err) != apply.Refused || s.raise() == 0 {
@@ -346,7 +252,7 @@ func (r *reconciler) write(ctx context.Context, ud *v1beta1.UnitedDeployment, s 
 	}
 	w.Wanted = nil
 	_, err = r.do(ctx, ud, s, w)
-	return r.add(o, ud, s, err)
+	return wrote(err)
 }
 
 // do writes an object, and tells of it.

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/members"
+	"github.com/berth-project/berth/pkg/sites"
 	model "github.com/berth-project/berth/pkg/united"
 )
 
@@ -124,9 +125,7 @@ func (r *reconciler) refuseClusters(ud *v1beta1.UnitedDeployment) field.ErrorLis
 // seen is what another cluster has of a UnitedDeployment.
 type seen struct {
 	children
-	// visited is true if nothing was read, see visitAll, and left if there were children.
-	visited, left bool
-	err           error
+	err error
 }
 
 // readMembers reads the children in other clusters at the same time. Children in a cluster that does not answer are not known; of one that is late, they are those in the cache. From the API servers, it reads clusters
@@ -142,7 +141,7 @@ func (r *reconciler) readMembers(ctx context.Context, ud *v1beta1.UnitedDeployme
 	if from == theCache {
 		m.clusters = nil
 	}
-	take := func(at model.Cluster, answer *seen) {
+	take := func(at sites.Cluster, answer *seen) {
 		if at.Late = answer == nil; at.Late {
 			answer = r.readMember(ctx, at.Name, ud, policy, theCache)
 			answer.adoptable = nil
@@ -157,18 +156,15 @@ func (r *reconciler) readMembers(ctx context.Context, ud *v1beta1.UnitedDeployme
 			m.clusters = append(m.clusters, at.Name)
 		}
 	}
-	var asked []model.Cluster
+	var asked []sites.Cluster
 	var errands []members.Errand
-	for _, status := range r.members.List() {
-		if from == theServer && !slices.Contains(concerned, status.Name) && !slices.ContainsFunc(ud.Status.Clusters, func(c v1beta1.ClusterStatus) bool {
-			return status.Identity != "" && c.Identity == string(status.Identity)
-		}) {
+	known := r.members.List()
+	for i := range known {
+		at := apply.ClusterOf(&known[i])
+		if from == theServer && !slices.Contains(concerned, at.Name) && !slices.ContainsFunc(ud.Status.Clusters, func(c v1beta1.ClusterStatus) bool { return at.Identity != "" && c.Identity == at.Identity }) {
 			continue
 		}
-		at, of := model.Cluster{
-			Name: status.Name, Identity: string(status.Identity), Namespace: status.Namespace, Labels: status.Labels, Reachable: status.State == members.Ready, Lives: status.State.Lives(), Since: status.Since,
-			Cordoned: status.Cordon == members.Cordoned, Drained: status.Cordon == members.Drained,
-		}, errandOf(ud, status.Name)
+		of := errandOf(ud, at.Name)
 		switch {
 		case !at.Reachable:
 			found.clusters = append(found.clusters, at)
@@ -180,8 +176,7 @@ func (r *reconciler) readMembers(ctx context.Context, ud *v1beta1.UnitedDeployme
 			asked, errands = append(asked, at), append(errands, of)
 		}
 	}
-	wasVisit := func(s **seen) bool { return (*s).visited }
-	for i, answer := range r.Reading.Answers(ctx, errands, wasVisit, func(ctx context.Context, i int) *seen { return r.readMember(ctx, asked[i].Name, ud, policy, from) }) {
+	for i, answer := range r.Reading.Answers(ctx, errands, nil, func(ctx context.Context, i int) *seen { return r.readMember(ctx, asked[i].Name, ud, policy, from) }) {
 		if answer == nil || r.Answered(errands[i], (*answer).err, r.clock.Now()) == apply.Failed {
 			take(asked[i], nil)
 			continue
@@ -221,7 +216,7 @@ func (r *reconciler) isCleared(ctx context.Context, v *view) bool {
 	if len(v.ud.Status.Clusters)+len(v.plan.Status.Clusters) > 0 || slices.ContainsFunc(r.members.List(), func(s members.Status) bool { return s.State != members.Ready }) {
 		return false
 	}
-	left, silent := r.visitAll(ctx, v.ud, func(*cluster, client.Object) error { return nil })
+	left, silent := r.visitAll(ctx, v.ud, func(context.Context, *cluster, client.Object) error { return nil })
 	return !left && len(silent) == 0
 }
 
@@ -241,7 +236,7 @@ func (r *reconciler) cascade(ctx context.Context, ud *v1beta1.UnitedDeployment) 
 	if r.members == nil {
 		return reconcile.Result{}, r.publishWaiting(ctx, ud, "berth-united is not the hub of a federation; start it with --federation")
 	}
-	left, silent := r.visitAll(ctx, ud, func(in *cluster, object client.Object) error {
+	left, silent := r.visitAll(ctx, ud, func(ctx context.Context, in *cluster, object client.Object) error {
 		uid := object.GetUID()
 		return client.IgnoreNotFound(in.client.Delete(ctx, object, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground)))
 	})
@@ -269,25 +264,11 @@ func (r *reconciler) noteOrphaning(object client.Object) {
 	}
 }
 
-// visitAll visits the children in all other clusters at the same time. It says whether there were any, and which clusters do not answer, or not as they should.
-func (r *reconciler) visitAll(ctx context.Context, ud *v1beta1.UnitedDeployment, visit func(*cluster, client.Object) error) (left bool, silent []string) {
-	var errands []members.Errand
-	for _, status := range r.members.List() {
-		errands = append(errands, errandOf(ud, status.Name))
-	}
-	wasRead := func(s **seen) bool { return !(*s).visited }
-	for i, answer := range r.Reading.Answers(ctx, errands, wasRead, func(ctx context.Context, i int) *seen {
-		has, err := r.visitChildren(ctx, errands[i].Member, ud, visit)
-		return &seen{visited: true, left: has, err: err}
-	}) {
-		if answer == nil || (*answer).err != nil {
-			klog.FromContext(ctx).V(2).Info("A cluster does not answer", "cluster", errands[i].Member)
-			silent = append(silent, errands[i].Member)
-		} else if (*answer).left {
-			left = true
-		}
-	}
-	return left, silent
+// visitAll visits the children in all other clusters; see apply.Remote.
+func (r *reconciler) visitAll(ctx context.Context, ud *v1beta1.UnitedDeployment, visit func(context.Context, *cluster, client.Object) error) (left bool, silent []string) {
+	return r.VisitAll(ctx, client.ObjectKeyFromObject(ud), r.members.List(), func(ctx context.Context, m *members.Status) (bool, error) {
+		return r.visitChildren(ctx, m.Name, ud, visit)
+	})
 }
 
 // mayHaveChildren is true if the status knows of replicas in a cluster.
@@ -299,7 +280,7 @@ func mayHaveChildren(ud *v1beta1.UnitedDeployment, cluster string) bool {
 }
 
 // visitChildren visits the children in a cluster. It is true if there were any.
-func (r *reconciler) visitChildren(ctx context.Context, name string, ud *v1beta1.UnitedDeployment, visit func(*cluster, client.Object) error) (bool, error) {
+func (r *reconciler) visitChildren(ctx context.Context, name string, ud *v1beta1.UnitedDeployment, visit func(context.Context, *cluster, client.Object) error) (bool, error) {
 	in, err := r.cluster(name)
 	if err != nil {
 		return false, err
@@ -313,7 +294,7 @@ func (r *reconciler) visitChildren(ctx context.Context, name string, ud *v1beta1
 		for _, object := range objects {
 			has = true
 			if object.GetDeletionTimestamp().IsZero() {
-				if err := visit(in, object); err != nil {
+				if err := visit(ctx, in, object); err != nil {
 					return true, err
 				}
 			}

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-project/berth/pkg/controller/apply"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/members"
@@ -247,8 +248,8 @@ func TestAClusterThatDoesNotAnswerDelaysNoOther(t *testing.T) {
 				}
 				time.Sleep(time.Minute) // until nothing goes on any more
 			})
-			w.Remote = apply.Remote[*seen, *outcome]{}
-			w.Reading.Patience, w.Writing.Patience = time.Hour, time.Hour
+			w.Remote = apply.Remote[*seen]{}
+			w.Reading.Patience, w.Writing.Patience, w.Visiting.Patience = time.Hour, time.Hour, time.Hour
 			w.expect("a=3")
 			m.expectIn(t, "b=2")
 			n.expectIn(t, "c=3")
@@ -268,12 +269,12 @@ func TestASlowClusterDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		again := make(chan struct{}, 100)
 		m.takes = 4900 * time.Millisecond
-		w.Reading.Patience, w.Writing.Patience = 0, 0
+		w.Reading.Patience, w.Writing.Patience, w.Visiting.Patience = 0, 0, 0
 		w.Reading.Ended = func(members.Errand) { again <- struct{}{} }
-		w.Writing.Ended = w.Reading.Ended
+		w.Writing.Ended, w.Visiting.Ended = w.Reading.Ended, w.Reading.Ended
 		reconcile := func() {
 			t.Helper()
-			w.passed.Step(statusInterval)
+			w.passed.Step(frame.StatusInterval)
 			began := time.Now()
 			if _, err := w.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(ud)}); err != nil {
 				t.Fatal(err)
@@ -342,7 +343,7 @@ func TestAHubThatIsSetUpAgainTakesItsChildrenOver(t *testing.T) {
 			before.Name = tc.objectName
 			w := newWorld(t, before).in(membership{"m": m})
 			for range 4 {
-				w.passed.Step(statusInterval)
+				w.passed.Step(frame.StatusInterval)
 				if _, err := w.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(before)}); err != nil {
 					t.Fatal(err)
 				}

@@ -28,6 +28,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/podstate"
+	"github.com/berth-project/berth/pkg/sites"
 	model "github.com/berth-project/berth/pkg/united"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -48,7 +49,7 @@ type children struct {
 	// adoptable are objects without a controller that are like a child in all but the owner.
 	adoptable []adoptable
 	// clusters are the other ones, as far as they concern the UnitedDeployment. Children in those that do not answer are not known.
-	clusters []model.Cluster
+	clusters []sites.Cluster
 	// late is true if a cluster has not answered yet.
 	late bool
 	// unwatchable is why the kind of the template cannot be read. Nil if it can.
@@ -68,8 +69,11 @@ type adoptable struct {
 	object  client.Object
 }
 
-func (a adoptable) in() string   { return a.cluster.name }
-func (a adoptable) keeps() int64 { return 0 }
+// In implements apply.Placed.
+func (a adoptable) In() string { return a.cluster.name }
+
+// Keeps implements apply.Placed.
+func (a adoptable) Keeps() int64 { return 0 }
 
 func keyOf(c *model.Child) apply.Key { return apply.Key{Cluster: c.Cluster, UID: c.UID} }
 
@@ -103,7 +107,8 @@ func (r *reconciler) childrenOf(ctx context.Context, ud *v1beta1.UnitedDeploymen
 				return nil, err
 			}
 		}
-		if unwatchable != nil && policy.Template != nil && policy.Template.Kind == kind {
+		// Of a kind that may not be listed there may be children, whose replicas would not count.
+		if unwatchable != nil && (unwatchable.Why == lineage.Forbidden || policy.Template != nil && policy.Template.Kind == kind) {
 			found.unwatchable = unwatchable
 		}
 	}
@@ -280,8 +285,8 @@ func isAdoptable(object client.Object, policy *model.Policy) bool {
 
 // adopt makes objects children of the UnitedDeployment that it may adopt, as far as nobody has changed them.
 func (r *reconciler) adopt(ctx context.Context, ud *v1beta1.UnitedDeployment, all []adoptable) error {
-	o := &outcome{}
-	everywhere(ctx, r, ud, all, o, func(ctx context.Context, all []adoptable, o *outcome) {
+	o := &apply.Outcome{}
+	apply.Everywhere(ctx, &r.Remote, client.ObjectKeyFromObject(ud), all, o, func(ctx context.Context, all []adoptable, o *apply.Outcome) {
 		for _, a := range all {
 			patch, err := json.Marshal(map[string]any{"metadata": a.cluster.claim(a.object, ud)})
 			if err == nil {
@@ -290,14 +295,14 @@ func (r *reconciler) adopt(ctx context.Context, ud *v1beta1.UnitedDeployment, al
 			r.measures.wrote(adopting, err)
 			switch {
 			case err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err):
-			case a.in() != "": // it must not keep the other clusters waiting
-				klog.FromContext(ctx).Error(err, "Adopting an object in another cluster", "uniteddeployment", klog.KObj(ud), "cluster", a.in(), "object", a.object.GetName())
+			case a.In() != "": // it must not keep the other clusters waiting
+				klog.FromContext(ctx).Error(err, "Adopting an object in another cluster", "uniteddeployment", klog.KObj(ud), "cluster", a.In(), "object", a.object.GetName())
 			default:
-				o.join(&outcome{err: fmt.Errorf("adopting %s: %w", a.object.GetName(), err)})
+				o.Join(&apply.Outcome{Err: fmt.Errorf("adopting %s: %w", a.object.GetName(), err)})
 			}
 		}
 	})
-	return o.err
+	return o.Err
 }
 
 // observe is what the model is told about a child.
@@ -426,11 +431,11 @@ func numberAt(object *unstructured.Unstructured, missing int64, path ...string) 
 	return n
 }
 
-// partitionIn is how many replicas an object of OpenKruise keeps on the previous template.
+// partitionIn is how many replicas an object of OpenKruise keeps on the previous template. CloneSets have it in two places, by their version.
 func partitionIn(object *unstructured.Unstructured, replicas int32) int32 {
-	path := []string{"spec", "updateStrategy", "partition"}
-	if object.GroupVersionKind().GroupKind() == model.AdvancedStatefulSetKind {
-		path = []string{"spec", "updateStrategy", "rollingUpdate", "partition"}
+	path := []string{"spec", "updateStrategy", "rollingUpdate", "partition"}
+	if _, has, _ := unstructured.NestedFieldNoCopy(object.Object, path...); !has {
+		path = []string{"spec", "updateStrategy", "partition"}
 	}
 	var partition intstr.IntOrString
 	switch value, _, _ := unstructured.NestedFieldNoCopy(object.Object, path...); v := value.(type) {

@@ -30,9 +30,6 @@ import (
 // kindInterval is how often a UnitedDeployment looks for the kind of its template, while the API server does not serve it, or Berth may not list it. No event tells.
 const kindInterval = 10 * time.Second
 
-// statusInterval is the shortest time between two writes of a status that only tell of pods.
-const statusInterval = time.Second
-
 // reconciler writes the children and the status of UnitedDeployments, one UnitedDeployment at a time per worker.
 type reconciler struct {
 	owners *lineage.Lineage
@@ -52,7 +49,7 @@ type reconciler struct {
 	memories sync.Map
 	told     frame.Pace
 	// Remote is what goes on in the other clusters.
-	apply.Remote[*seen, *outcome]
+	apply.Remote[*seen]
 	// orphaned are the UIDs of UnitedDeployments that are being deleted without their children, of type types.NamespacedName to types.UID.
 	orphaned sync.Map
 }
@@ -107,8 +104,10 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	if !ud.DeletionTimestamp.IsZero() {
 		return r.cascade(ctx, ud) // the garbage collector deletes the children here, or leaves them behind, as it was asked
 	}
-	if late := r.lateWrites(ud); late != nil {
-		return r.note(ctx, &view{ud: ud}, *ud.Status.DeepCopy(), late, reconcile.Result{RequeueAfter: frame.BatchWindow})
+	if r.members != nil {
+		if late := r.LateWrites(request.NamespacedName, r.members.List()); late != nil {
+			return r.note(ctx, &view{ud: ud}, *ud.Status.DeepCopy(), late, reconcile.Result{RequeueAfter: frame.BatchWindow})
+		}
 	}
 	m := r.memoryOf(ud)
 	v, err := r.look(ctx, ud, theCache, m)
@@ -143,7 +142,7 @@ func (r *reconciler) look(ctx context.Context, ud *v1beta1.UnitedDeployment, fro
 	v := &view{ud: ud, collisions: ptr.Deref(ud.Status.CollisionCount, 0)}
 	if m.policy == nil && m.invalid == nil || m.generation != ud.Generation {
 		m.policy, m.invalid = model.Compile(ud, field.NewPath("spec"))
-		m.generation, m.seen = ud.Generation, r.clock.Now()
+		m.generation = ud.Generation
 	}
 	if v.policy, v.invalid = m.policy, m.invalid; v.policy == nil {
 		return v, nil
@@ -170,7 +169,7 @@ func (r *reconciler) look(ctx context.Context, ud *v1beta1.UnitedDeployment, fro
 			return nil, err
 		}
 	}
-	observed := model.Observed{Now: r.clock.Now(), Generation: ud.Generation, Seen: m.seen, Revision: revision, Status: ud.Status.DeepCopy(), Clusters: v.found.clusters}
+	observed := model.Observed{Now: r.clock.Now(), Revision: revision, Status: ud.Status.DeepCopy(), Clusters: v.found.clusters}
 	for _, c := range v.found.all {
 		observed.Children = append(observed.Children, c.Child)
 	}
@@ -205,21 +204,25 @@ func (r *reconciler) carryOut(ctx context.Context, v *view, m *memory) (reconcil
 		return reconcile.Result{}, err
 	}
 	o := r.act(ctx, v, m)
-	o.err = errors.Join(o.err, r.replace(ctx, v.ud, v.plan.Replaced))
+	o.Err = errors.Join(o.Err, r.replace(ctx, v.ud, v.plan.Replaced))
 	return r.note(ctx, v, v.status(r.clock.Now()), o, v.again())
 }
 
 // note says in a status what was refused.
-func (r *reconciler) note(ctx context.Context, v *view, status v1beta1.UnitedDeploymentStatus, o *outcome, result reconcile.Result) (reconcile.Result, error) {
-	if len(o.refused) > 0 {
-		fail(&status, &v.ud.Status, o.refused, r.clock.Now())
+func (r *reconciler) note(ctx context.Context, v *view, status v1beta1.UnitedDeploymentStatus, o *apply.Outcome, result reconcile.Result) (reconcile.Result, error) {
+	if len(o.Refused) > 0 {
+		var all []string
+		for subset, message := range o.Refused {
+			all = append(all, subset+": "+message)
+		}
+		fail(&status, &v.ud.Status, all, r.clock.Now())
 		_, err := r.publish(ctx, v, status)
-		return reconcile.Result{}, errors.Join(o.err, err, refusal(o.refused))
+		return reconcile.Result{}, errors.Join(o.Err, err, refusal(all))
 	}
-	if o.err != nil {
-		return reconcile.Result{}, o.err
+	if o.Err != nil {
+		return reconcile.Result{}, o.Err
 	}
-	if o.stale {
+	if o.Stale {
 		result.RequeueAfter = frame.BatchWindow
 	}
 	return result, nil

@@ -126,9 +126,9 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	if unwatchable, err := owners.Watch(t.Context(), unitedDeployment); unwatchable != nil || err != nil {
 		t.Fatal(unwatchable, err)
 	}
-	w.reconciler = &reconciler{owners: owners, client: w.client, live: w.client, events: events.NewFakeRecorder(1000), clock: clock, measures: newMeasures(), told: frame.Pace{Interval: statusInterval},
+	w.reconciler = &reconciler{owners: owners, client: w.client, live: w.client, events: events.NewFakeRecorder(1000), clock: clock, measures: newMeasures(), told: frame.Pace{Interval: frame.StatusInterval},
 		ownership: &ownership{clock: clock, known: true, ours: true, until: clock.Now().Add(1000 * time.Hour)}}
-	w.Reading.Patience, w.Writing.Patience = time.Hour, time.Hour // on a machine with much to do
+	w.Reading.Patience, w.Writing.Patience, w.Visiting.Patience = time.Hour, time.Hour, time.Hour // on a machine with much to do
 	return w
 }
 
@@ -149,7 +149,7 @@ func (w *world) settle() (last error) {
 	w.t.Helper()
 	w.writes = nil
 	for range 4 {
-		w.passed.Step(statusInterval)
+		w.passed.Step(frame.StatusInterval)
 		_, last = w.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "web"}})
 	}
 	return last
@@ -523,6 +523,27 @@ func TestAKindThatIsNotServedAnyMoreHindersNobodyElse(t *testing.T) {
 	result, err := w.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(ud)})
 	if err != nil || result.RequeueAfter != kindInterval {
 		t.Errorf("again after %v, %v", result.RequeueAfter, err)
+	}
+}
+
+// TestAKindThatMayNotBeListedLeavesTheChildrenAlone: some may be of that kind, and their replicas would not count.
+func TestAKindThatMayNotBeListedLeavesTheChildrenAlone(t *testing.T) {
+	w := newWorld(t, unitedOf(2, "a"))
+	w.mapper.Add(model.CloneSetKind.WithVersion(v1beta1.GroupVersion.Version), meta.RESTScopeNamespace)
+	forbids := interceptor.NewClient(w.client.(client.WithWatch), interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		if kind := list.GetObjectKind().GroupVersionKind(); kind.Kind == "CloneSetList" || kind.Kind == "CloneSet" {
+			return apierrors.NewForbidden(schema.GroupResource{Group: kind.Group, Resource: "clonesets"}, "", errors.New("no right"))
+		}
+		return c.List(ctx, list, opts...)
+	}})
+	w.owners = lineage.Over(w.client, lineage.NewKinds(w.mapper, forbids, w.passed), w.passed)
+	if unwatchable, err := w.owners.Watch(t.Context(), unitedDeployment); unwatchable != nil || err != nil {
+		t.Fatal(unwatchable, err)
+	}
+	w.mustSettle()
+	w.expect("")
+	if c := conditionOf(&w.get().Status, v1beta1.ReadyCondition); c == nil || !strings.Contains(c.Message, "Berth may not list") {
+		t.Errorf("conditions %+v", w.get().Status.Conditions)
 	}
 }
 

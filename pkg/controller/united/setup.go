@@ -38,7 +38,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, set *members.Set) error {
 	owners := lineage.Over(mgr.GetCache(), lineage.NewKinds(mgr.GetRESTMapper(), mgr.GetAPIReader(), clock.RealClock{}), clock.RealClock{})
 	r := &reconciler{
 		owners: owners, client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("berth-united"), clock: clock.RealClock{}, measures: newMeasures(),
-		ownership: &ownership{live: mgr.GetAPIReader(), clock: clock.RealClock{}}, told: frame.Pace{Interval: statusInterval},
+		ownership: &ownership{live: mgr.GetAPIReader(), clock: clock.RealClock{}}, told: frame.Pace{Interval: frame.StatusInterval},
 	}
 	if set != nil {
 		r.members = set

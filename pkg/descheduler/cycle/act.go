@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,7 +20,6 @@ import (
 	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/descheduler/guarded"
 	"github.com/berth-project/berth/pkg/moves"
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -40,21 +38,20 @@ type Strategy struct {
 	Stable time.Duration
 	// Schedulers are the names of schedulers whose pending pods it moves. Nil for those of all.
 	Schedulers []string
-	// Evictor is that of the plugin's handle. Its filters have a say in pods that run; what they look at does not apply to pods that do not.
+	// Evictor is that of the plugin's handle. Its filters have a say in pods that run; what they look at does not apply
+	// to pods that do not.
 	Evictor frameworktypes.Evictor
 }
 
-// Scope selects spreads. The zero value selects all.
+// Scope selects spreads by their namespaces. The zero value selects all.
 type Scope struct {
 	// Include and Exclude are namespaces. Empty includes all.
 	Include, Exclude sets.Set[string]
-	// Spreads are selected by their labels. Nil selects all.
-	Spreads labels.Selector
 }
 
-func (s *Scope) has(object *v1beta1.WorkloadSpread) bool {
-	return (s.Include.Len() == 0 || s.Include.Has(object.Namespace)) && !s.Exclude.Has(object.Namespace) &&
-		(s.Spreads == nil || s.Spreads.Matches(labels.Set(object.Labels)))
+// Has is true for a namespace that is selected.
+func (s *Scope) Has(namespace string) bool {
+	return (s.Include.Len() == 0 || s.Include.Has(namespace)) && !s.Exclude.Has(namespace)
 }
 
 // admits is true if the strategy may evict the pod.
@@ -65,8 +62,9 @@ func (s *Strategy) admits(pod *corev1.Pod) bool {
 	return s.Evictor.Filter(pod)
 }
 
-// leastBrake and brakeShare bound how many running pods a strategy moves in one cycle, over all spreads: a hundredth of all pods, and at least 200. So a mistake, such as a label that
-// a node pool has lost, costs little before somebody sees it. The pods of a spread are never divided, so that the last spread may exceed the limit.
+// leastBrake and brakeShare bound how many running pods a strategy moves in one cycle, over all spreads: a hundredth of
+// all pods, and at least 200. So a mistake, such as a label that a node pool has lost, costs little before somebody
+// sees it. The pods of a spread are never divided, so that the last spread may exceed the limit.
 const (
 	leastBrake = 200
 	brakeShare = 100
@@ -75,7 +73,8 @@ const (
 // shuffleEvery is how long spreads decide in the same order.
 const shuffleEvery = 10 * time.Minute
 
-// order is that in which spreads decide. It changes with time: what one spread takes and cannot use, because somebody forbids its evictions, others get another time.
+// order is that in which spreads decide. It changes with time: what one spread takes and cannot use, because somebody
+// forbids its evictions, others get another time.
 func (c *Cycle) order() []int {
 	places := make([][sha256.Size]byte, len(c.spreads))
 	order := make([]int, len(c.spreads))
@@ -86,11 +85,12 @@ func (c *Cycle) order() []int {
 	return order
 }
 
-// mostAtOnce is for how many spreads pods are evicted at the same time. An eviction waits for the API server far longer than anybody computes.
+// mostAtOnce is for how many spreads pods are evicted at the same time. An eviction waits for the API server far longer
+// than anybody computes.
 const mostAtOnce = 16
 
-// Run has a strategy decide on each spread in its scope, one after the other, and then does what it decided for several at a time. The error joins what
-// went wrong for single spreads.
+// Run has a strategy decide on each spread in its scope, one after the other, and then does what it decided for several
+// at a time. The error joins what went wrong for single spreads.
 func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
 	defer func() {
 		for _, s := range c.spreads {
@@ -98,7 +98,7 @@ func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
 		}
 	}()
 	for _, s := range c.unread {
-		if strategy.Scope.has(s.object) {
+		if strategy.Scope.Has(s.object.Namespace) {
 			s.noteHeld(&strategy, moves.Held{From: subset.None, Reason: v1beta1.ReasonTargetUnreadable})
 			c.report.take(s)
 		}
@@ -110,7 +110,7 @@ func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if !strategy.Scope.has(s.object) {
+		if !strategy.Scope.Has(s.object.Namespace) {
 			continue
 		}
 		if left <= 0 {
@@ -176,8 +176,8 @@ func (r *Report) take(s *spread) {
 	s.lines, s.err = nil, nil
 }
 
-// act writes what is about to be done, does it, and removes from the record what was refused. Pods that were evicted are in flight then, so later
-// strategies of the cycle count them as gone.
+// act writes what is about to be done, does it, and removes from the record what was refused. Pods that were evicted
+// are in flight then, so later strategies of the cycle count them as gone.
 func (c *Cycle) act(ctx context.Context, strategy *Strategy, s *spread, decision *moves.Decision) error {
 	ahead := memory{moves: s.facts.Moves, misplaced: s.facts.Misplaced}
 	if decision.Remembers {
@@ -218,26 +218,26 @@ func (c *Cycle) evictAll(ctx context.Context, strategy *Strategy, s *spread, dec
 		move := &decision.Moves[i]
 		pod := s.pods[move.Pod.UID]
 		err := strategy.Evictor.Evict(ctx, pod, podevictions.EvictOptions{StrategyName: strategy.Name, Reason: string(move.Reason)})
-		result := guarded.ResultOf(err)
-		if result == guarded.Evicted && c.world.options.DryRun {
-			result = guarded.WouldEvict
+		result := resultOf(err)
+		if result == Evicted && c.world.options.DryRun {
+			result = WouldEvict
 		}
 		from, to := s.name(move.From), s.name(move.To)
 		s.note(Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, Pod: pod.Name, Node: pod.Spec.NodeName, From: from, To: to,
 			Verdict: Moved, Reason: move.Reason, Result: result})
 		logger := klog.FromContext(ctx).WithValues("pod", klog.KObj(pod), "workloadspread", klog.KObj(s.object), "from", from, "to", to, "reason", move.Reason)
 		switch result {
-		case guarded.Evicted:
+		case Evicted:
 			logger.Info("Evicted a pod")
-			c.tell(s, pod, move)
-		case guarded.WouldEvict:
+			c.tell(ctx, s, pod, move)
+		case WouldEvict:
 			logger.Info("Would evict a pod, if this were no dry run")
-		case guarded.Unanswered: // it counts as gone, as if the process had ended here
+		case Unanswered: // it counts as gone, as if the process had ended here
 			logger.Info("An eviction got no answer; the pod counts as gone for a while", "err", err)
-		case guarded.ReplacedFirst: // the new pod counts by itself
+		case ReplacedFirst: // the new pod counts by itself
 			logger.Info("A pod is replaced before it goes")
 			failed = append(failed, *move)
-		case guarded.Refused:
+		case Refused:
 			c.budgets.close(ctx, pod)
 			fallthrough
 		default:
@@ -261,8 +261,8 @@ func (e outdatedError) Error() string {
 	return fmt.Sprintf("the spread has changed since it was looked at: %s", e.reason)
 }
 
-// remember writes the memory of a spread into its status, if the spread and its memory are as they were read. The status controller
-// writes to the same object; what it changes does not matter.
+// remember writes the memory of a spread into its status, if the spread and its memory are as they were read. The
+// status controller writes to the same object; what it changes does not matter.
 func (c *Cycle) remember(ctx context.Context, s *spread, m memory) error {
 	if c.world.options.DryRun {
 		return nil

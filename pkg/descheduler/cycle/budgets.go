@@ -20,8 +20,8 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// budgets are what PodDisruptionBudgets and PodUnavailableBudgets say that they allow, less what this cycle has taken. They only save requests that
-// would be refused: the API server and its webhook decide whether a pod may go.
+// budgets are what PodDisruptionBudgets and PodUnavailableBudgets say that they allow, less what this cycle has taken.
+// They only save requests that would be refused: the API server and its webhook decide whether a pod may go.
 type budgets struct {
 	mu          sync.Mutex // evictions of several spreads end at the same time
 	inNamespace map[string][]*allowance
@@ -178,7 +178,8 @@ func (b *budgets) of(pod *corev1.Pod) (all []*allowance) {
 	return all
 }
 
-// spare is empty if all budgets of the pod have room, and otherwise why it stays. A pod that was taken before is spared already.
+// spare is empty if all budgets of the pod have room, and otherwise why it stays. A pod that was taken before is spared
+// already.
 func (b *budgets) spare(pod *corev1.Pod) appsv1beta1.Reason {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -223,7 +224,8 @@ func (b *budgets) close(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-// isBelow is true if the pod is owned by the workload, directly or through others. It begins to watch the kinds of owners on the way.
+// isBelow is true if the pod is owned by the workload, directly or through others. It begins to watch the kinds of
+// owners on the way.
 func (c *Cycle) isBelow(ctx context.Context, pod *corev1.Pod, target workload.Owner) (below bool, err error) {
 	for range workload.LongestOwnerChain {
 		missing, err := c.lineage.Climb(ctx, pod.Namespace, workload.ControllerOf(pod), func(owner workload.Owner) (bool, error) {

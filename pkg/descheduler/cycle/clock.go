@@ -2,35 +2,29 @@ package cycle
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 )
 
-// serverClock is the API server's clock, as far as its answers show it. The API server and the components beside it wrote since when a pod waits or a
-// node is ready. The clock of the descheduler's machine may be minutes off.
+// serverClock is the API server's clock, as far as its answers show it. The API server and the components beside it
+// wrote since when a pod waits or a node is ready. The clock of the descheduler's machine may be minutes off.
 type serverClock struct {
 	clock.RealClock
 	client *http.Client
 	url    string
 
-	mu     sync.Mutex
-	offset time.Duration
+	// ahead is by how much it is ahead of this machine's. It changes between cycles only.
+	ahead time.Duration
 }
 
 var _ clock.WithTicker = &serverClock{}
 
 // Now implements clock.PassiveClock.
-func (c *serverClock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.RealClock.Now().Add(c.offset)
-}
+func (c *serverClock) Now() time.Time { return c.RealClock.Now().Add(c.ahead) }
 
 // Since implements clock.PassiveClock.
 func (c *serverClock) Since(since time.Time) time.Duration { return c.Now().Sub(since) }
@@ -39,18 +33,13 @@ func (c *serverClock) Since(since time.Time) time.Duration { return c.Now().Sub(
 func (c *serverClock) align(ctx context.Context, timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	offset, err := c.ask(ctx)
+	ahead, err := c.ask(ctx)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Deciding by a clock that could not be compared with the API server's")
 		return
 	}
-	if offset != 0 {
-		klog.FromContext(ctx).Info("The API server's clock differs from this machine's, and decisions go by it", "ahead", offset)
-	}
-	clockOffset.Set(offset.Seconds())
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.offset = offset
+	c.ahead = ahead
+	clockOffset.Set(ahead.Seconds())
 }
 
 // ask returns by how much the API server's clock is ahead of this one.
@@ -64,23 +53,16 @@ func (c *serverClock) ask(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	answered := c.RealClock.Now()
-	if err := response.Body.Close(); err != nil {
-		return 0, err
-	}
-	date := response.Header.Get("Date") // a refusal has it too
-	if date == "" {
-		return 0, errors.New("the API server, or a proxy before it, does not say what time it is")
-	}
-	shown, err := http.ParseTime(date)
+	defer response.Body.Close()
+	shown, err := http.ParseTime(response.Header.Get("Date")) // a refusal has it too
 	if err != nil {
-		return 0, fmt.Errorf("reading the date of an answer: %w", err)
+		return 0, fmt.Errorf("reading what time it is for the API server, or a proxy before it: %w", err)
 	}
-	return offsetOf(asked, answered, shown), nil
+	return offsetOf(asked, c.RealClock.Now(), shown), nil
 }
 
-// offsetOf is the least difference that explains an answer. At some time between asked and answered, the other clock was in the second that begins
-// with shown. So it is ahead by
+// offsetOf is the least difference that explains an answer. At some time between asked and answered, the other clock
+// was in the second that begins with shown. So it is ahead by
 //
 //	shown − answered  to  shown + 1s − asked
 func offsetOf(asked, answered, shown time.Time) time.Duration {

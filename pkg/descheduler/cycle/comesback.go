@@ -23,8 +23,9 @@ type shared struct {
 	controller types.UID
 }
 
-// ComesBack is true if the pod that would be made in place of this one goes to the same node again: its subset is due for it, and no other node of the subset
-// is for it. The eviction of such a pod changes nothing, and another strategy would ask for it in each cycle. ComesBack does not look at the room on nodes.
+// ComesBack is true if the pod that would be made in place of this one goes to the same node again: its subset is due
+// for it, and no other node of the subset is for it. The eviction of such a pod changes nothing, and another strategy
+// would ask for it in each cycle. ComesBack does not look at the room on nodes.
 func (c *Cycle) ComesBack(pod *corev1.Pod) bool {
 	if c.placed == nil {
 		c.placed, c.alone = map[types.UID]placed{}, map[shared]string{}

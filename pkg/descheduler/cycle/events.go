@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/moves"
@@ -14,17 +15,27 @@ import (
 
 const reporter = "berth-descheduler"
 
-// mostEvents are written at the same time.
-const mostEvents = 8
-
-// tell writes an event about the move of a pod on its spread, while the cycle goes on. World.Run waits for it: the process may end after that. The
+// tell writes an event about the move of a pod on its spread, at once: the process may end after the cycle. The
 // framework writes an event with the same reason on the pod.
-func (c *Cycle) tell(s *spread, pod *corev1.Pod, move *moves.Move) {
-	onSpread := corev1.ObjectReference{APIVersion: v1beta1.GroupVersion.String(), Kind: v1beta1.Kind.Kind, Namespace: s.object.Namespace, Name: s.object.Name, UID: s.object.UID,
-		ResourceVersion: s.object.ResourceVersion}
-	onPod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
-	note := movedNote(pod.Name, s.name(move.From), s.name(move.To), move)
-	c.telling.Go(func() error { return c.send(c.ctx, onSpread, onPod, move.Reason, note) })
+func (c *Cycle) tell(ctx context.Context, s *spread, pod *corev1.Pod, move *moves.Move) {
+	ctx, cancel := context.WithTimeout(ctx, c.world.options.CallTimeout)
+	defer cancel()
+	event := &eventsv1.Event{
+		ObjectMeta:          metav1.ObjectMeta{GenerateName: s.object.Name + "-", Namespace: s.object.Namespace},
+		EventTime:           metav1.NewMicroTime(c.world.options.Clock.Now()),
+		ReportingController: reporter,
+		ReportingInstance:   reporter,
+		Action:              "Evict",
+		Reason:              string(move.Reason),
+		Regarding: corev1.ObjectReference{APIVersion: v1beta1.GroupVersion.String(), Kind: v1beta1.Kind.Kind, Namespace: s.object.Namespace, Name: s.object.Name, UID: s.object.UID,
+			ResourceVersion: s.object.ResourceVersion},
+		Related: &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		Note:    movedNote(pod.Name, s.name(move.From), s.name(move.To), move),
+		Type:    corev1.EventTypeNormal,
+	}
+	if err := c.world.live.Create(ctx, event); err != nil {
+		klog.FromContext(ctx).Error(err, "A move has no event", "workloadspread", klog.KObj(s.object), "pod", klog.KObj(pod))
+	}
 }
 
 func movedNote(pod, from, to string, move *moves.Move) string {
@@ -47,25 +58,4 @@ func movedNote(pod, from, to string, move *moves.Move) string {
 	default:
 		return note + "; a replacement fits in subset " + to
 	}
-}
-
-func (c *Cycle) send(ctx context.Context, regarding, related corev1.ObjectReference, reason v1beta1.Reason, note string) error {
-	ctx, cancel := context.WithTimeout(ctx, c.world.options.CallTimeout)
-	defer cancel()
-	event := &eventsv1.Event{
-		ObjectMeta:          metav1.ObjectMeta{GenerateName: regarding.Name + "-", Namespace: regarding.Namespace},
-		EventTime:           metav1.NewMicroTime(c.world.options.Clock.Now()),
-		ReportingController: reporter,
-		ReportingInstance:   reporter,
-		Action:              "Evict",
-		Reason:              string(reason),
-		Regarding:           regarding,
-		Related:             &related,
-		Note:                note,
-		Type:                corev1.EventTypeNormal,
-	}
-	if _, err := c.world.typed.EventsV1().Events(regarding.Namespace).Create(ctx, event, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("writing an event on %s %s/%s: %w", regarding.Kind, regarding.Namespace, regarding.Name, err)
-	}
-	return nil
 }

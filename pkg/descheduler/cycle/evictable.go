@@ -8,8 +8,9 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// Evictable is false for pods that Berth's strategies never evict: pods that no controller would replace, or that a DaemonSet or a node puts back on
-// the same node; pods of a Job, which would count a failure for each; pods that have ended; and those that may not go; see mayGo.
+// Evictable is false for pods that Berth's strategies never evict: pods that no controller would replace, or that a
+// DaemonSet or a node puts back on the same node; pods of a Job, which would count a failure for each; pods that have
+// ended; and those that may not go; see mayGo.
 func Evictable(pod *corev1.Pod) bool {
 	owner := workload.ControllerOf(pod)
 	return owner != nil && !workload.EndsChain(owner.Kind) && !workload.CountsDeletions(owner.Kind) && !podstate.HasEnded(pod) && mayGo(pod)
@@ -18,7 +19,8 @@ func Evictable(pod *corev1.Pod) bool {
 // Removable is true for failed pods that may go. Nothing runs in them, so it does not matter who would replace them.
 func Removable(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodFailed && mayGo(pod) }
 
-// mayGo is false for mirror pods, terminating pods, and pods with the annotation descheduler.alpha.kubernetes.io/prefer-no-eviction.
+// mayGo is false for mirror pods, terminating pods, and pods with the annotation
+// descheduler.alpha.kubernetes.io/prefer-no-eviction.
 func mayGo(pod *corev1.Pod) bool {
 	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	return !mirror && pod.UID != "" && pod.DeletionTimestamp == nil && !eutils.HaveNoEvictionAnnotation(pod)

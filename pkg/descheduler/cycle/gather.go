@@ -7,17 +7,16 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/moves"
-	"github.com/berth-project/berth/pkg/snapshot"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -29,14 +28,12 @@ type Cycle struct {
 
 	world  *World
 	ctx    context.Context // a cycle is a call that the framework cuts into pieces
-	taken  time.Time       // by the clock of the machine
-	usedBy map[*Strategy]bool
-	err    error // why the look is not complete, so that no strategy may use it
+	err    error           // why the look is not complete, so that no strategy may use it
 	report *Report
 
 	filters  *fit.Filters
 	rooms    *fit.Rooms
-	snapshot *snapshot.Snapshot
+	snapshot *lineage.Snapshot
 	lineage  *lineage.Lineage
 	budgets  *budgets
 	spreads  []*spread
@@ -45,11 +42,10 @@ type Cycle struct {
 	unread []*spread
 	// paused are the spreads whose pods stay, by namespace, whether they can be used or not.
 	paused map[string][]paused
-	// placed are the pods of all spreads, and alone are nodes that are the only one; both are nil until ComesBack needs them.
+	// placed are the pods of all spreads, and alone are nodes that are the only one; both are nil until ComesBack needs
+	// them.
 	placed map[types.UID]placed
 	alone  map[shared]string
-	// telling writes events. It returns the first that could not be written.
-	telling errgroup.Group
 }
 
 // spread is a WorkloadSpread that can be used, with its pods.
@@ -65,14 +61,15 @@ type spread struct {
 	lines []Line
 	// ordinals of the workload, if its kind hides them.
 	ordinals *workload.Ordinals
-	// err is why something of the spread could not be read, until it is in the report. Nil if its status says so to its owner.
+	// err is why something of the spread could not be read, until it is in the report. Nil if its status says so to its
+	// owner.
 	err error
 }
 
 // gather takes the look.
 func (c *Cycle) gather(ctx context.Context) (err error) {
 	began := c.world.options.Clock.Now()
-	if c.snapshot, err = snapshot.TakeWith(ctx, c.world.live, c.world.options.Clock, c.world.informers); err != nil {
+	if c.snapshot, err = lineage.TakeWith(ctx, c.world.live, c.world.options.Clock, c.world.informers); err != nil {
 		return err
 	}
 	c.lineage, c.allPods = c.snapshot.Lineage, len(c.snapshot.Pods)
@@ -129,8 +126,8 @@ type paused struct {
 	target workload.Owner
 }
 
-// IsPaused is true for a pod that a paused spread names: its pods stay, even if the spread is invalid, cannot be read, or an older one divides its
-// workload. A pod whose owners cannot be read may be one of them.
+// IsPaused is true for a pod that a paused spread names: its pods stay, even if the spread is invalid, cannot be read,
+// or an older one divides its workload. A pod whose owners cannot be read may be one of them.
 func (c *Cycle) IsPaused(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(c.paused[pod.Namespace], func(p paused) bool {
 		if !p.Divides(pod.Labels) {
@@ -141,7 +138,8 @@ func (c *Cycle) IsPaused(pod *corev1.Pod) bool {
 	})
 }
 
-// prepare is the spread without its pods, or why it is passed over. Without an error its status says the same to its owner.
+// prepare is the spread without its pods, or why it is passed over. Without an error its status says the same to its
+// owner.
 func (c *Cycle) prepare(ctx context.Context, object *v1beta1.WorkloadSpread) (*spread, v1beta1.Reason, error) {
 	compiled := lineage.Compile(object)
 	if compiled.Policy == nil {
@@ -211,22 +209,18 @@ func (c *Cycle) spreadOf(ctx context.Context, byKey map[types.NamespacedName]*sp
 func (c *Cycle) observe(pod *corev1.Pod) moves.Pod {
 	observed := moves.Pod{Pod: subset.Observe(pod, c.snapshot.Node(pod.Spec.NodeName))}
 	observed.OfJob = workload.IsOfJob(pod)
-	for i := range pod.Status.Conditions {
-		condition := &pod.Status.Conditions[i]
-		if condition.Type != corev1.PodScheduled {
-			continue
+	_, condition := podutil.GetPodCondition(&pod.Status, corev1.PodScheduled)
+	switch {
+	case condition == nil:
+	case pod.Spec.NodeName != "":
+		observed.BoundSince = condition.LastTransitionTime.Time
+	case condition.Status == corev1.ConditionFalse && condition.Reason == corev1.PodReasonUnschedulable &&
+		pod.Status.NominatedNodeName == "" && len(pod.Spec.SchedulingGates) == 0:
+		if observed.UnschedulableSince = condition.LastTransitionTime.Time; observed.UnschedulableSince.IsZero() {
+			observed.UnschedulableSince = pod.CreationTimestamp.Time // Kubernetes does not record when its gates were removed
 		}
-		switch {
-		case pod.Spec.NodeName != "":
-			observed.BoundSince = condition.LastTransitionTime.Time
-		case condition.Status == corev1.ConditionFalse && condition.Reason == corev1.PodReasonUnschedulable &&
-			pod.Status.NominatedNodeName == "" && len(pod.Spec.SchedulingGates) == 0:
-			if observed.UnschedulableSince = condition.LastTransitionTime.Time; observed.UnschedulableSince.IsZero() {
-				observed.UnschedulableSince = pod.CreationTimestamp.Time // Kubernetes does not record when its gates were removed
-			}
-			if picked := observed.Admitted; picked != nil && picked.Opened && picked.Since.After(observed.UnschedulableSince) {
-				observed.UnschedulableSince = picked.Since // the condition is as old as the pod: it was false with the gate, too
-			}
+		if picked := observed.Admitted; picked != nil && picked.Opened && picked.Since.After(observed.UnschedulableSince) {
+			observed.UnschedulableSince = picked.Since // the condition is as old as the pod: it was false with the gate, too
 		}
 	}
 	if pod.Spec.NodeName != "" && observed.BoundSince.IsZero() {

@@ -30,8 +30,8 @@ import (
 	"github.com/berth-project/berth/pkg/moves"
 )
 
-// begun is a cycle over a cluster with these objects, in which the API server also serves the kinds of example.com and answers what lists of one of
-// them end with.
+// begun is a cycle over a cluster with these objects, in which the API server also serves the kinds of example.com and
+// answers what lists of one of them end with.
 func begun(t *testing.T, lists func(kind string) error, objects ...client.Object) *Cycle {
 	t.Helper()
 	scheme := runtime.NewScheme()

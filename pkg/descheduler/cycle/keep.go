@@ -8,8 +8,9 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
-// keepOfPod drops from a pod of the informers what neither filters of kube-scheduler nor strategies of the framework read: most of a real pod. A pod that was bound early keeps all, because
-// the patch of its subset is taken out of it again.
+// keepOfPod drops from a pod of the informers what neither filters of kube-scheduler nor strategies of the framework
+// read: most of a real pod. A pod that was bound early keeps all, because the patch of its subset is taken out of it
+// again.
 func keepOfPod(obj any) (any, error) {
 	pod, is := obj.(*corev1.Pod)
 	if !is {

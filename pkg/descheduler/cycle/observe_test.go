@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/snapshot"
+	"github.com/berth-project/berth/pkg/lineage"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -22,7 +22,8 @@ func condition(kind corev1.PodConditionType, status corev1.ConditionStatus, reas
 	return corev1.PodCondition{Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(noon)}
 }
 
-// Case 20: since when a pod is unschedulable is what the scheduler says, not how old the pod is; gated and preempting pods are not.
+// Case 20: since when a pod is unschedulable is what the scheduler says, not how old the pod is; gated and preempting
+// pods are not.
 func TestSinceWhenAPodIsUnschedulable(t *testing.T) {
 	unschedulable := condition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable)
 	for name, tc := range map[string]struct {
@@ -92,7 +93,7 @@ const pools = `subsets:
 `
 
 // looking is a look at a cluster with these objects.
-func looking(t *testing.T, objects ...client.Object) *snapshot.Snapshot {
+func looking(t *testing.T, objects ...client.Object) *lineage.Snapshot {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
@@ -100,7 +101,7 @@ func looking(t *testing.T, objects ...client.Object) *snapshot.Snapshot {
 			t.Fatal(err)
 		}
 	}
-	taken, err := snapshot.Take(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), clocktesting.NewFakeClock(noon))
+	taken, err := lineage.Take(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), clocktesting.NewFakeClock(noon))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package cycle
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/descheduler/guarded"
 )
 
 // Verdict on a pod.
@@ -39,16 +39,18 @@ type Line struct {
 	// Until is when to look again. Nil if that is not known.
 	Until *time.Time `json:"until,omitempty"`
 	// Result of the eviction; WouldEvict for a dry run's that nothing spoke against. Empty if none was tried.
-	Result guarded.Result `json:"result,omitempty"`
+	Result Result `json:"result,omitempty"`
 }
 
 // Report is what a cycle decided and did.
 type Report struct {
 	Lines []Line `json:"plan"`
-	// Unread joins what could not be read of spreads that strategies are about, so that nothing was decided on them, which lines say as well, and of
-	// owners of pods.
+	// Unread joins what could not be read of spreads that strategies are about, so that nothing was decided on them,
+	// which lines say as well, and of owners of pods.
 	Unread error `json:"-"`
 }
+
+func newReport() *Report { return &Report{Lines: []Line{}} }
 
 // WriteTable writes the report for the eye.
 func (r *Report) WriteTable(out io.Writer) error {
@@ -61,24 +63,14 @@ func (r *Report) WriteTable(out io.Writer) error {
 		if l.Until != nil {
 			until = l.Until.UTC().Format(time.RFC3339)
 		}
-		row(l.Strategy, l.Namespace, l.Spread, orDash(l.Pod), orDash(l.From), orDash(l.To), string(l.Verdict), string(l.Reason), until, orDash(string(l.Result)))
+		row(l.Strategy, l.Namespace, l.Spread, cmp.Or(l.Pod, "-"), cmp.Or(l.From, "-"), cmp.Or(l.To, "-"), string(l.Verdict), string(l.Reason), until, cmp.Or(string(l.Result), "-"))
 	}
 	return w.Flush()
-}
-
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }
 
 // WriteJSON writes the report for programs.
 func (r *Report) WriteJSON(out io.Writer) error {
 	encoder := json.NewEncoder(out)
 	encoder.SetIndent("", "  ")
-	if r.Lines == nil {
-		return encoder.Encode(Report{Lines: []Line{}})
-	}
 	return encoder.Encode(r)
 }

@@ -8,17 +8,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/descheduler/guarded"
 )
 
 func TestReports(t *testing.T) {
 	until := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	r := &Report{Lines: []Line{
-		{Strategy: "RebalanceToPreferredSubset", Namespace: "ns", Spread: "web", Pod: "web-1", Node: "node-7", From: "b", To: "a", Verdict: Moved, Reason: v1beta1.ReasonEarlierSubsetHasRoom, Result: guarded.Evicted},
+		{Strategy: "RebalanceToPreferredSubset", Namespace: "ns", Spread: "web", Pod: "web-1", Node: "node-7", From: "b", To: "a", Verdict: Moved, Reason: v1beta1.ReasonEarlierSubsetHasRoom, Result: Evicted},
 		{Strategy: "RebalanceToPreferredSubset", Namespace: "ns", Spread: "web", Verdict: Kept, Reason: v1beta1.ReasonCoolingDown, Until: &until},
 	}}
 	var table, object, nothing strings.Builder
-	for _, err := range []error{r.WriteTable(&table), r.WriteJSON(&object), (&Report{}).WriteJSON(&nothing)} {
+	for _, err := range []error{r.WriteTable(&table), r.WriteJSON(&object), newReport().WriteJSON(&nothing)} {
 		if err != nil {
 			t.Fatal(err)
 		}

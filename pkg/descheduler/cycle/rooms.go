@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	nodeutil "k8s.io/component-helpers/node/util"
 	"k8s.io/klog/v2"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
@@ -70,8 +71,9 @@ func (s *spread) name(index int) string {
 	return s.facts.Policy.Subsets[index].Name
 }
 
-// shape is equal for pods of which, once one was found to have no room in a subset, none has in this cycle: room only becomes less there. It is empty
-// if it may depend on the pod that goes: because its node is one of the subset's, or others look at it.
+// shape is equal for pods of which, once one was found to have no room in a subset, none has in this cycle: room only
+// becomes less there. It is empty if it may depend on the pod that goes: because its node is one of the subset's, or
+// others look at it.
 func (c *cluster) shape(victim *corev1.Pod, in int) string {
 	affinity := victim.Spec.Affinity
 	if affinity != nil && (affinity.PodAffinity != nil || affinity.PodAntiAffinity != nil) || len(victim.Spec.TopologySpreadConstraints) > 0 {
@@ -96,12 +98,8 @@ func steady(node *corev1.Node, now time.Time, window time.Duration) bool {
 	if now.Sub(node.CreationTimestamp.Time) < window {
 		return false
 	}
-	for i := range node.Status.Conditions {
-		if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue && now.Sub(c.LastTransitionTime.Time) >= window
-		}
-	}
-	return false
+	_, ready := nodeutil.GetNodeCondition(&node.Status, corev1.NodeReady)
+	return ready != nil && ready.Status == corev1.ConditionTrue && now.Sub(ready.LastTransitionTime.Time) >= window
 }
 
 // Spares implements moves.Cluster.

@@ -1,10 +1,8 @@
 package cycle
 
 import (
-	"context"
 	"errors"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,14 +13,12 @@ import (
 	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
 
 	"github.com/berth-project/berth/pkg/moves"
+	"github.com/berth-project/berth/pkg/subset"
 )
 
-// Nobody says when a cycle begins. Strategies and filters share a look, until one of the strategies runs again, or the look is old.
-func TestPluginsShareALook(t *testing.T) {
+func TestPluginsShareTheLookOfACycle(t *testing.T) {
 	w := begun(t, nil, spreadNamed("ns", "web", "apps/v1", "Deployment"), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}).world
-	w.ctx = t.Context()
-	reports := 0
-	w.options.Report = func(*Report) { reports++ }
+	w.ctx, w.report = t.Context(), &Report{}
 	look := func() *Cycle {
 		t.Helper()
 		c, err := w.Look()
@@ -31,56 +27,33 @@ func TestPluginsShareALook(t *testing.T) {
 		}
 		return c
 	}
-	decided := 0
-	deciding := func(while func()) *Strategy {
-		return &Strategy{Decide: func(*moves.Facts, moves.Cluster) moves.Decision {
-			decided++
-			while()
-			return moves.Decision{}
-		}}
-	}
-	var during *Cycle
-	first, second := deciding(func() {}), deciding(func() {
-		w.current.taken = w.current.taken.Add(-time.Hour)
-		during = look()
-	})
-	run := func(s *Strategy) {
-		t.Helper()
-		if err := w.Run(t.Context(), s); err != nil {
+	before := look()
+	for range 2 {
+		if err := w.Run(t.Context(), Strategy{Decide: func(*moves.Facts, moves.Cluster) moves.Decision {
+			if look() != before {
+				t.Error("strategies and filters of one cycle did not share the look")
+			}
+			return moves.Decision{Held: []moves.Held{{From: subset.None}}}
+		}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	before := look()
-	run(first)
-	run(second)
-	if during != before {
-		t.Error("strategies and filters of one cycle did not share the look, or it was replaced while a strategy used it")
+	if report := w.End(); len(report.Lines) != 2 {
+		t.Errorf("two strategies held pods, and the report is %v", report.Lines)
 	}
-	old := look()
-	if old == before {
-		t.Error("a look of an hour ago was used")
+	if look() == before {
+		t.Error("a cycle decides by what the previous one has seen")
 	}
-	run(first)
-	if look() != old {
-		t.Error("a strategy took another look although it had not used the one of the filter")
-	}
-	run(first)
-	if look() == old {
-		t.Error("a strategy used the look of its cycle before")
-	}
-	if decided != 4 || reports != 3+4 {
-		t.Errorf("%d decisions and %d reports, want 4, and one for each of them and of three looks", decided, reports)
+	if report := w.End(); len(report.Lines) != 0 {
+		t.Errorf("the report of a cycle has what the previous one did: %v", report.Lines)
 	}
 }
 
 func TestALookThatFailedIsNotUsed(t *testing.T) {
 	w := begun(t, nil).world
-	ctx, cancel := context.WithCancel(t.Context())
-	w.ctx = ctx
-	cancel()
 	broken := errors.New("no clock")
-	w.current = &Cycle{err: broken, taken: time.Now(), usedBy: map[*Strategy]bool{}}
-	if err := w.Run(t.Context(), &Strategy{}); !errors.Is(err, broken) {
+	w.current = &Cycle{err: broken}
+	if err := w.Run(t.Context(), Strategy{}); !errors.Is(err, broken) {
 		t.Errorf("a strategy: %v", err)
 	}
 	if _, err := w.Look(); !errors.Is(err, broken) {
@@ -110,9 +83,8 @@ func TestAWorldComesFromTheHandle(t *testing.T) {
 	if err := w.Join(t.Context(), over(fake.NewClientset())); !errors.Is(err, errNoServer) {
 		t.Errorf("without a server: %v", err)
 	}
-	ctx, end := context.WithCancel(t.Context())
 	for range 2 {
-		if err := errors.Join(w.Join(ctx, first), w.LookForRoom()); err != nil {
+		if err := errors.Join(w.Join(t.Context(), first), w.LookForRoom()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -122,14 +94,5 @@ func TestAWorldComesFromTheHandle(t *testing.T) {
 	next, server := over(client), w.server
 	if err := w.Join(t.Context(), next); err != nil || w.informers != next.factory || w.server != server {
 		t.Errorf("other informers: %v", err)
-	}
-	end()
-	w.current = &Cycle{}
-	w.leave(first.factory)
-	if w.current == nil {
-		t.Error("the plugins of before took the look of those after them")
-	}
-	if w.leave(next.factory); w.current != nil {
-		t.Error("a look outlives its plugins")
 	}
 }

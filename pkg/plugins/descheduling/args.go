@@ -22,9 +22,11 @@ type EvictUnschedulableSubsetPodsArgs struct {
 
 	// SchedulerNames are the schedulers whose pods are checked. Empty means berth-scheduler.
 	SchedulerNames []string `json:"schedulerNames,omitempty"`
-	// SkewTolerance is added to the waiting time of the spread, because clocks differ. Nil means 5s; between 0s and 10m.
+	// SkewTolerance is added to the waiting time of the spread, because clocks differ. Nil means 5s; between 0s and
+	// 10m.
 	SkewTolerance *metav1.Duration `json:"skewTolerance,omitempty"`
-	// MaxPerSubset is how many of the pods that wait in a subset are evicted in one cycle: a count, or a percentage, rounded up. Nil means 100%.
+	// MaxPerSubset is how many of the pods that wait in a subset are evicted in one cycle: a count, or a percentage,
+	// rounded up. Nil means 100%.
 	MaxPerSubset *intstr.IntOrString `json:"maxPerSubset,omitempty"`
 	// Backoff if pods come back to a subset that others have left. Nil means base 1m and longest 30m.
 	Backoff *Backoff `json:"backoff,omitempty"`
@@ -74,12 +76,13 @@ type EnforceSubsetMaxReplicasArgs struct {
 
 	// SettleTime is how long pods must have been misplaced. Nil means 1m; between 0s and 24h.
 	SettleTime *metav1.Duration `json:"settleTime,omitempty"`
-	// MaxUnavailable is how many pods of a workload may be missing or not ready, including evicted pods: a count, or a percentage of the replicas,
-	// rounded up. Nil means 10%. Budgets apply in addition.
+	// MaxUnavailable is how many pods of a workload may be missing or not ready, including evicted pods: a count, or a
+	// percentage of the replicas, rounded up. Nil means 10%. Budgets apply in addition.
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 	// DuringRollouts also evicts pods while the workload has several revisions, or more pods than it asks for.
 	DuringRollouts bool `json:"duringRollouts,omitempty"`
-	// WithoutRoom also evicts pods without room for their replacements, which then wait: the quota is more important than running pods.
+	// WithoutRoom also evicts pods without room for their replacements, which then wait: the quota is more important
+	// than running pods.
 	WithoutRoom bool `json:"withoutRoom,omitempty"`
 	// Backoff if pods come back. Nil means base 1m and longest 30m.
 	Backoff *Backoff `json:"backoff,omitempty"`
@@ -119,14 +122,15 @@ type RebalanceToPreferredSubsetArgs struct {
 	metav1.TypeMeta `json:",inline"`
 	Scope           `json:",inline"`
 
-	// StabilizationWindow is for how long no pod must have waited in a subset or been moved out of it, and its node must have been ready. Nil means
-	// 10m; between 0s and 24h.
+	// StabilizationWindow is for how long no pod must have waited in a subset or been moved out of it, and its node
+	// must have been ready. Nil means 10m; between 0s and 24h.
 	StabilizationWindow *metav1.Duration `json:"stabilizationWindow,omitempty"`
 	// MinResidence is how long a pod must have been on its node. Nil means 15m; between 0s and 24h.
 	MinResidence *metav1.Duration `json:"minResidence,omitempty"`
 	// Cooldown is the shortest time between two cycles that move pods of a spread. Nil means 5m; between 0s and 24h.
 	Cooldown *metav1.Duration `json:"cooldown,omitempty"`
-	// MaxMovesPerSpread is how many pods of a spread are moved in one cycle, less those that are not ready: a count, or a percentage of the replicas, rounded up. Nil means 10%.
+	// MaxMovesPerSpread is how many pods of a spread are moved in one cycle, less those that are not ready: a count, or
+	// a percentage of the replicas, rounded up. Nil means 10%.
 	MaxMovesPerSpread *intstr.IntOrString `json:"maxMovesPerSpread,omitempty"`
 	// Backoff if pods come back. Nil means base 5m and longest 4h.
 	Backoff *Backoff `json:"backoff,omitempty"`

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
 	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
@@ -25,8 +24,8 @@ type SubsetEvictorArgs struct {
 	Namespaces *Namespaces `json:"namespaces,omitempty"`
 	// IgnoreBudgets leaves budgets to the API server, which is then asked about every pod.
 	IgnoreBudgets bool `json:"ignoreBudgets,omitempty"`
-	// IgnoreReturn lets pods go although their replacements come back to the same node, because it is the only one of their subset. Strategies that renew
-	// pods want that, for instance PodLifeTime.
+	// IgnoreReturn lets pods go although their replacements come back to the same node, because it is the only one of
+	// their subset. Strategies that renew pods want that, for instance PodLifeTime.
 	IgnoreReturn bool `json:"ignoreReturn,omitempty"`
 }
 
@@ -42,13 +41,14 @@ func validateEvictor(obj runtime.Object) error {
 	return nil
 }
 
-// evictor is the filter SubsetEvictor: it keeps strategies of others from evicting pods that must not, or cannot, be evicted now, by the same rules and budgets as Berth's own strategies.
+// evictor is the filter SubsetEvictor: it keeps strategies of others from evicting pods that must not, or cannot, be
+// evicted now, by the same rules and budgets as Berth's own strategies.
 type evictor struct {
 	// look returns what the current cycle knows.
-	look             func() (look, error)
-	include, exclude sets.Set[string]
-	ignoreBudgets    bool
-	ignoreReturn     bool
+	look          func() (look, error)
+	scope         cycle.Scope
+	ignoreBudgets bool
+	ignoreReturn  bool
 }
 
 // look is what a cycle knows about pods.
@@ -80,26 +80,23 @@ func newEvictor(obj runtime.Object, current func() (look, error)) (*evictor, err
 	if !ok {
 		return nil, fmt.Errorf("%s: want %T, got %T", SubsetEvictor, args, obj)
 	}
-	p := &evictor{look: current, ignoreBudgets: args.IgnoreBudgets, ignoreReturn: args.IgnoreReturn}
-	if args.Namespaces != nil {
-		p.include, p.exclude = sets.New(args.Namespaces.Include...), sets.New(args.Namespaces.Exclude...)
-	}
-	return p, nil
+	return &evictor{look: current, scope: (&Scope{Namespaces: args.Namespaces}).Compile(), ignoreBudgets: args.IgnoreBudgets, ignoreReturn: args.IgnoreReturn}, nil
 }
 
 // Name of the plugin.
 func (p *evictor) Name() string { return SubsetEvictor }
 
-// Filter is false for pods that must not be evicted, whose spread is paused, whose budgets have no room now, or whose replacements come back to the same node.
-// Failed pods may be removed.
+// Filter is false for pods that must not be evicted, whose spread is paused, whose budgets have no room now, or whose
+// replacements come back to the same node. Failed pods may be removed.
 func (p *evictor) Filter(pod *corev1.Pod) bool {
-	return !p.looksAt(pod) || (cycle.Evictable(pod) || cycle.Removable(pod)) && p.passes(pod)
+	return !p.scope.Has(pod.Namespace) || (cycle.Evictable(pod) || cycle.Removable(pod)) && p.passes(pod)
 }
 
-// PreEvictionFilter is false if the pod's spread is paused, a budget has no room for the pod, or its replacement comes back to the same node. It takes no room:
-// strategies of the framework call it for all pods of a node, and evict few of them.
+// PreEvictionFilter is false if the pod's spread is paused, a budget has no room for the pod, or its replacement comes
+// back to the same node. It takes no room: strategies of the framework call it for all pods of a node, and evict few of
+// them.
 func (p *evictor) PreEvictionFilter(pod *corev1.Pod) bool {
-	return !p.looksAt(pod) || p.passes(pod)
+	return !p.scope.Has(pod.Namespace) || p.passes(pod)
 }
 
 // passes checks the spread of a pod, its budgets and its subset.
@@ -110,8 +107,4 @@ func (p *evictor) passes(pod *corev1.Pod) bool {
 		return false
 	}
 	return !current.IsPaused(pod) && (p.ignoreBudgets || current.Spares(pod)) && (p.ignoreReturn || cycle.Removable(pod) || !current.ComesBack(pod))
-}
-
-func (p *evictor) looksAt(pod *corev1.Pod) bool {
-	return (p.include.Len() == 0 || p.include.Has(pod.Namespace)) && !p.exclude.Has(pod.Namespace)
 }

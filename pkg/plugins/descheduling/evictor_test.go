@@ -20,7 +20,8 @@ import (
 	"github.com/berth-project/berth/test/testkit"
 )
 
-// room is a budget for all pods. It allows this number of disruptions. The pods of the spread "paused" may not be moved.
+// room is a budget for all pods. It allows this number of disruptions. The pods of the spread "paused" may not be
+// moved.
 type room struct{ left int }
 
 func (r *room) IsPaused(pod *corev1.Pod) bool { return pod.Labels["app"] == "paused" }
@@ -104,7 +105,8 @@ func TestWhatItKeeps(t *testing.T) {
 	}
 }
 
-// host is a handle of the framework with this filter, on a node with these pods. It records the evictions, and the budget counts them.
+// host is a handle of the framework with this filter, on a node with these pods. It records the evictions, and the
+// budget counts them.
 type host struct {
 	frameworktypes.Handle
 	*evictor

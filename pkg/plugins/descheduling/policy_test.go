@@ -79,7 +79,8 @@ func policyWith(args string) string {
 	return text
 }
 
-// Case 33: unknown fields are errors, and zero values are valid. The command reports all mistakes at once with their paths.
+// Case 33: unknown fields are errors, and zero values are valid. The command reports all mistakes at once with their
+// paths.
 func TestMistakesInArgsAreNamed(t *testing.T) {
 	one := func(name, args string) string {
 		return "apiVersion: descheduler/v1alpha2\nkind: DeschedulerPolicy\nprofiles:\n- name: berth\n  pluginConfig:\n  - {name: " + name + ", args: " + args + "}\n"
@@ -95,7 +96,6 @@ func TestMistakesInArgsAreNamed(t *testing.T) {
 		"unschedulable":                       {one(EvictUnschedulableSubsetPods, `{schedulerNames: [""], skewTolerance: 1h, backoff: {base: 1ms}}`), []string{"schedulerNames[0]", "skewTolerance", "backoff.base"}},
 		"rebalance":                           {one(RebalanceToPreferredSubset, "{maxMovesPerSpread: 0, minResidence: -1s, stabilizationWindow: 25h}"), []string{"maxMovesPerSpread", "minResidence", "stabilizationWindow"}},
 		"the filter":                          {one(SubsetEvictor, "{namespaces: {include: [a], exclude: [b]}}"), []string{"namespaces"}},
-		"a scope":                             {one(RebalanceToPreferredSubset, `{spreadSelector: {matchExpressions: [{key: a, operator: Maybe}]}}`), []string{"spreadSelector"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := load(t, tc.policy)

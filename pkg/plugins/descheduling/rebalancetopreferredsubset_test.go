@@ -22,7 +22,7 @@ func TestWhatIsRefusedByRebalanceToPreferredSubset(t *testing.T) {
 		"{stabilizationWindow: 25h, minResidence: -1s, cooldown: 25h}":                       {"stabilizationWindow", "minResidence", "cooldown"},
 		"{maxMovesPerSpread: 0}":              {"maxMovesPerSpread"},
 		"{backoff: {base: 0s, longest: 25h}}": {"backoff.base", "backoff.longest"},
-		"{spreadSelector: {matchExpressions: [{key: a, operator: Maybe}]}, maxMovesPerSpread: -1}": {"spreadSelector", "maxMovesPerSpread"},
+		"{maxMovesPerSpread: -1}":             {"maxMovesPerSpread"},
 	})
 }
 

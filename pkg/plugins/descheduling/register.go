@@ -17,8 +17,8 @@ const (
 
 // Register makes all of them known. They share the world.
 func Register(world *cycle.World, registry pluginregistry.Registry) {
-	addStrategy(EvictUnschedulableSubsetPods, &EvictUnschedulableSubsetPodsArgs{}, deschedules, world, registry)
-	addStrategy(EnforceSubsetMaxReplicas, &EnforceSubsetMaxReplicasArgs{}, deschedules, world, registry)
-	addStrategy(RebalanceToPreferredSubset, &RebalanceToPreferredSubsetArgs{}, balances, world, registry)
+	addStrategy(EvictUnschedulableSubsetPods, &EvictUnschedulableSubsetPodsArgs{}, world, registry)
+	addStrategy(EnforceSubsetMaxReplicas, &EnforceSubsetMaxReplicasArgs{}, world, registry)
+	addStrategy(RebalanceToPreferredSubset, &RebalanceToPreferredSubsetArgs{}, world, registry)
 	addEvictor(world, registry)
 }

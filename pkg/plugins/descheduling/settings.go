@@ -19,8 +19,6 @@ import (
 type Scope struct {
 	// Namespaces of the spreads. Nil means all.
 	Namespaces *Namespaces `json:"namespaces,omitempty"`
-	// SpreadSelector selects spreads by their labels. Nil means all.
-	SpreadSelector *metav1.LabelSelector `json:"spreadSelector,omitempty"`
 }
 
 // Namespaces selects some namespaces. Only one of the two fields may be set.
@@ -39,31 +37,19 @@ func (s *Scope) Validate() field.ErrorList {
 	if n := s.Namespaces; n != nil && len(n.Include) > 0 && len(n.Exclude) > 0 {
 		errs = append(errs, field.Invalid(field.NewPath("namespaces"), field.OmitValueType{}, "only one of include and exclude may be given"))
 	}
-	if _, err := metav1.LabelSelectorAsSelector(s.SpreadSelector); err != nil {
-		errs = append(errs, field.Invalid(field.NewPath("spreadSelector"), field.OmitValueType{}, err.Error()))
-	}
 	return errs
 }
 
 // Compile returns the scope for a cycle.
-func (s *Scope) Compile() (cycle.Scope, error) {
-	var scope cycle.Scope
+func (s *Scope) Compile() (scope cycle.Scope) {
 	if s.Namespaces != nil {
 		scope.Include, scope.Exclude = sets.New(s.Namespaces.Include...), sets.New(s.Namespaces.Exclude...)
 	}
-	if s.SpreadSelector == nil {
-		return scope, nil
-	}
-	selector, err := metav1.LabelSelectorAsSelector(s.SpreadSelector)
-	if err != nil {
-		return scope, fmt.Errorf("spreadSelector: %w", err)
-	}
-	scope.Spreads = selector
-	return scope, nil
+	return scope
 }
 
-// Backoff is how long the next move waits if the pods of the last one came back: Base after the first time, twice as long after every further time,
-// and Longest at most. After twice Longest without a move it starts again at Base.
+// Backoff is how long the next move waits if the pods of the last one came back: Base after the first time, twice as
+// long after every further time, and Longest at most. After twice Longest without a move it starts again at Base.
 //
 // +kubebuilder:object:generate=true
 type Backoff struct {

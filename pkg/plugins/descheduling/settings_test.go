@@ -20,7 +20,6 @@ func TestSettingsThatAreRefused(t *testing.T) {
 	}{
 		"nothing given":                    {errs: append((&Scope{}).Validate(), (&Backoff{}).Validate(path)...)},
 		"include and exclude":              {errs: (&Scope{Namespaces: &Namespaces{Include: []string{"a"}, Exclude: []string{"b"}}}).Validate(), want: 1},
-		"a selector that does not parse":   {errs: (&Scope{SpreadSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a b": ""}}}).Validate(), want: 1},
 		"a backoff that shrinks":           {errs: (&Backoff{Base: duration(time.Hour), Longest: duration(time.Minute)}).Validate(path), want: 1},
 		"a backoff beyond what is known":   {errs: (&Backoff{Base: duration(0), Longest: duration(25 * time.Hour)}).Validate(path), want: 2},
 		"a count":                          {errs: amount(path, ptr.To(intstr.FromInt(3)))},

@@ -16,25 +16,20 @@ import (
 // Args of a strategy: its fields, validation, defaults, and the strategy that they configure.
 type Args interface {
 	runtime.Object
-	// Validate returns every error with its path. The framework validates before it defaults, so missing fields must be accepted.
+	// Validate returns every error with its path. The framework validates before it defaults, so missing fields must be
+	// accepted.
 	Validate() field.ErrorList
 	// Default sets missing fields.
 	Default()
 	// Compile returns for which spreads the strategy runs.
-	Compile() (cycle.Scope, error)
+	Compile() cycle.Scope
 	// Strategy is the configured strategy, without name, scope and evictor. The Args must have been defaulted.
 	Strategy() cycle.Strategy
 }
 
-// kind makes the plugin that the framework runs, which says when.
-type kind func(plugin) frameworktypes.Plugin
-
-// deschedules is for a strategy that runs before the balancing ones, and balances for one that runs after.
-func deschedules(p plugin) frameworktypes.Plugin { return &descheduling{p} }
-func balances(p plugin) frameworktypes.Plugin    { return &balancing{p} }
-
-// addStrategy registers a strategy. args is an empty instance of its Args. The world is shared with the other strategies.
-func addStrategy(name string, args Args, at kind, world *cycle.World, registry pluginregistry.Registry) {
+// addStrategy registers a strategy. args is an empty instance of its Args. The world is shared with the other
+// strategies.
+func addStrategy(name string, args Args, world *cycle.World, registry pluginregistry.Registry) {
 	read := func(obj runtime.Object) (Args, error) {
 		read, ok := obj.(Args)
 		if !ok {
@@ -62,50 +57,41 @@ func addStrategy(name string, args Args, at kind, world *cycle.World, registry p
 		if err != nil {
 			return nil, err
 		}
-		p := plugin{world: world, strategy: args.Strategy()}
+		p := &plugin{world: world, strategy: args.Strategy()}
 		p.strategy.Name, p.strategy.Evictor = name, handle.Evictor()
-		if p.strategy.Scope, err = args.Compile(); err == nil {
-			err = world.Join(ctx, handle)
-		}
-		if err == nil {
+		p.strategy.Scope = args.Compile()
+		if err = world.Join(ctx, handle); err == nil {
 			err = world.LookForRoom()
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		return at(p), nil
+		return p, nil
 	}
-	pluginregistry.Register(name, build, at(plugin{}), args, validate, setDefaults, registry)
+	pluginregistry.Register(name, build, &plugin{}, args, validate, setDefaults, registry)
 }
 
-// plugin runs a strategy. The methods of the types below tell the framework when.
+// plugin runs a strategy. The policy says when: before the balancing ones, or among them.
 type plugin struct {
 	world    *cycle.World
 	strategy cycle.Strategy
 }
 
+var (
+	_ frameworktypes.DeschedulePlugin = &plugin{}
+	_ frameworktypes.BalancePlugin    = &plugin{}
+)
+
 // Name of the plugin.
 func (p *plugin) Name() string { return p.strategy.Name }
 
-// run checks the pods of every spread. It reads all nodes itself, including nodes that are not ready.
-func (p *plugin) run(ctx context.Context) *frameworktypes.Status {
-	return &frameworktypes.Status{Err: p.world.Run(ctx, &p.strategy)}
+// Deschedule implements DeschedulePlugin. It checks the pods of every spread, and reads all nodes itself, including
+// nodes that are not ready.
+func (p *plugin) Deschedule(ctx context.Context, _ []*corev1.Node) *frameworktypes.Status {
+	return &frameworktypes.Status{Err: p.world.Run(ctx, p.strategy)}
 }
-
-type descheduling struct{ plugin }
-
-var _ frameworktypes.DeschedulePlugin = &descheduling{}
-
-// Deschedule implements DeschedulePlugin.
-func (d *descheduling) Deschedule(ctx context.Context, _ []*corev1.Node) *frameworktypes.Status {
-	return d.run(ctx)
-}
-
-type balancing struct{ plugin }
-
-var _ frameworktypes.BalancePlugin = &balancing{}
 
 // Balance implements BalancePlugin.
-func (b *balancing) Balance(ctx context.Context, _ []*corev1.Node) *frameworktypes.Status {
-	return b.run(ctx)
+func (p *plugin) Balance(ctx context.Context, nodes []*corev1.Node) *frameworktypes.Status {
+	return p.Deschedule(ctx, nodes)
 }

@@ -1,7 +1,6 @@
 package descheduling
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +15,6 @@ import (
 	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
 
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
-	"github.com/berth-project/berth/pkg/descheduler/guarded"
 	"github.com/berth-project/berth/pkg/moves"
 )
 
@@ -25,12 +23,11 @@ type args struct {
 	corev1.Pod // any object
 
 	value int
-	scope error
 }
 
-func (a *args) DeepCopyObject() runtime.Object { return &args{value: a.value, scope: a.scope} }
+func (a *args) DeepCopyObject() runtime.Object { return &args{value: a.value} }
 func (a *args) Default()                       { a.value = max(a.value, 3) }
-func (a *args) Compile() (cycle.Scope, error)  { return cycle.Scope{}, a.scope }
+func (a *args) Compile() cycle.Scope           { return cycle.Scope{} }
 func (a *args) Validate() field.ErrorList {
 	if a.value < 0 {
 		return field.ErrorList{field.Invalid(field.NewPath("value"), a.value, "must not be negative")}
@@ -54,7 +51,7 @@ func newHandle(t *testing.T) handle {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return handle{client: guarded.New(client, guarded.Options{Timeout: time.Second}), factory: informers.NewSharedInformerFactory(client, 0)}
+	return handle{client: cycle.NewClient(client, cycle.GuardOptions{Timeout: time.Second}), factory: informers.NewSharedInformerFactory(client, 0)}
 }
 
 func (handle) Evictor() frameworktypes.Evictor                          { return noEvictor{} }
@@ -65,7 +62,7 @@ type noEvictor struct{ frameworktypes.Evictor }
 
 func TestArgsAreValidatedAndDefaulted(t *testing.T) {
 	registry := pluginregistry.NewRegistry()
-	addStrategy("Mine", &args{}, deschedules, nil, registry)
+	addStrategy("Mine", &args{}, nil, registry)
 	mine := registry["Mine"]
 	for value, wantErr := range map[int]string{0: "", -1: "Mine: value: Invalid value"} {
 		err := mine.PluginArgValidator(&args{value: value})
@@ -87,37 +84,16 @@ func TestArgsAreValidatedAndDefaulted(t *testing.T) {
 func TestAStrategyIsBuiltOfItsArgs(t *testing.T) {
 	registry := pluginregistry.NewRegistry()
 	world, h := cycle.NewWorld(cycle.Options{}), newHandle(t)
-	addStrategy("First", &args{}, deschedules, world, registry)
-	addStrategy("Then", &args{}, balances, world, registry)
-	for name, want := range map[string]struct{ deschedules, balances bool }{"First": {true, false}, "Then": {false, true}} {
+	addStrategy("First", &args{}, world, registry)
+	addStrategy("Then", &args{}, world, registry)
+	for _, name := range []string{"First", "Then"} {
 		built, err := registry[name].PluginBuilder(t.Context(), &args{value: 7}, h)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for what, object := range map[string]any{"the plugin": built, "the type that the framework is told": registry[name].PluginType} {
-			_, deschedules := object.(frameworktypes.DeschedulePlugin)
-			_, balances := object.(frameworktypes.BalancePlugin)
-			if deschedules != want.deschedules || balances != want.balances {
-				t.Errorf("%s: %s deschedules: %t, balances: %t", name, what, deschedules, balances)
-			}
+		if p, is := built.(*plugin); !is || p.Name() != name || p.strategy.Stable != 7 || p.strategy.Direction != moves.Home || p.strategy.Evictor != (noEvictor{}) {
+			t.Errorf("%s: the plugin is %+v", name, built)
 		}
-		if built.Name() != name {
-			t.Errorf("%s is called %s", name, built.Name())
-		}
-		var p *plugin
-		switch b := built.(type) {
-		case *descheduling:
-			p = &b.plugin
-		case *balancing:
-			p = &b.plugin
-		}
-		if s := &p.strategy; s.Stable != 7 || s.Direction != moves.Home || s.Name != name || s.Evictor != (noEvictor{}) {
-			t.Errorf("%s: the strategy is %+v", name, s)
-		}
-	}
-	broken := errors.New("broken")
-	if _, err := registry["First"].PluginBuilder(t.Context(), &args{scope: broken}, h); !errors.Is(err, broken) {
-		t.Errorf("a scope that is none: %v", err)
 	}
 	if _, err := registry["First"].PluginBuilder(t.Context(), &corev1.Pod{}, h); err == nil {
 		t.Error("a strategy was built of args of another")
@@ -127,20 +103,14 @@ func TestAStrategyIsBuiltOfItsArgs(t *testing.T) {
 func TestAStrategyThatCannotLookSaysSo(t *testing.T) {
 	registry := pluginregistry.NewRegistry()
 	world, h := cycle.NewWorld(cycle.Options{}), newHandle(t)
-	addStrategy("First", &args{}, deschedules, world, registry)
-	addStrategy("Then", &args{}, balances, world, registry)
+	addStrategy("First", &args{}, world, registry)
+	addStrategy("Then", &args{}, world, registry)
 	for _, name := range []string{"First", "Then"} {
 		built, err := registry[name].PluginBuilder(t.Context(), &args{}, h)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var status *frameworktypes.Status
-		switch p := built.(type) {
-		case frameworktypes.DeschedulePlugin:
-			status = p.Deschedule(t.Context(), nil)
-		case frameworktypes.BalancePlugin:
-			status = p.Balance(t.Context(), nil)
-		}
+		status := built.(*plugin).Balance(t.Context(), nil)
 		if status == nil || status.Err == nil {
 			t.Errorf("%s: no error", name)
 		}

@@ -14,14 +14,6 @@ const (
 	// OwnerLabel on a ReplicaSet in a cluster is the UID of its FederatedReplicaSet. Berth touches no ReplicaSet without it.
 	OwnerLabel = "federation.berth.dev/federatedreplicaset-uid"
 
-	// ShapeAnnotation on a ReplicaSet in a cluster is the same for all whose pods have the same spec. Berth in the cluster names it when it reports its room.
-	ShapeAnnotation = "federation.berth.dev/shape"
-
-	// RoomNamespace and RoomName are those of the ConfigMap in a cluster in which Berth's scheduler reports how many more pods find a node. RoomKey is the key of the report in it.
-	RoomNamespace = "berth-hub"
-	RoomName      = "room"
-	RoomKey       = "room.json"
-
 	// HubLabel is on every ReplicaSet that a hub writes in a cluster, and on the pods of its template. A hub sees no other ReplicaSets and pods by its caches.
 	HubLabel = "federation.berth.dev/hub"
 
@@ -65,8 +57,10 @@ const (
 	ReasonPlaced = "Placed"
 	// ReasonUnplaced: the clusters do not take all replicas: their maximums, or what they have room for, are too low.
 	ReasonUnplaced = "Unplaced"
-	// ReasonWaiting: no cluster has room for some replicas. They wait in a cluster as pods without a node, if a cluster without a reported figure may have them.
+	// ReasonWaiting: no cluster has room for some replicas. They wait in a cluster as pods without a node.
 	ReasonWaiting = "Waiting"
+	// ReasonDeletionWaits: the FederatedReplicaSet is deleted when a cluster answers that may have its ReplicaSet.
+	ReasonDeletionWaits = "DeletionWaits"
 	// ReasonReachable: all clusters with replicas answer.
 	ReasonReachable = "Reachable"
 	// ReasonUnreachable: a cluster with replicas does not answer.
@@ -109,6 +103,4 @@ const (
 	CapacityObserved CapacitySource = "Observed"
 	// CapacityRefused: the API server of the cluster refused the ReplicaSet.
 	CapacityRefused CapacitySource = "Refused"
-	// CapacityReported: Berth in the cluster has counted how many pods of the template find a node.
-	CapacityReported CapacitySource = "Reported"
 )

@@ -268,7 +268,7 @@ type Capacity struct {
 	// +optional
 	Time metav1.Time `json:"time,omitempty"`
 
-	// Source is Observed, Refused or Reported.
+	// Source is Observed or Refused.
 	//
 	// +optional
 	Source CapacitySource `json:"source,omitempty"`

@@ -99,8 +99,8 @@ const (
 	ReasonContended Reason = "Contended"
 	// ReasonLedgerFull: the ledger of the budget is full, because too many operations are in progress. The operation itself may be fine; try again.
 	ReasonLedgerFull Reason = "LedgerFull"
-	// ReasonApprovalUnused: the webhook has allowed the operation several times and it never happened, so something else refuses it. The webhook
-	// renews the approval no more, and the approval expires.
+	// ReasonApprovalUnused: the webhook has allowed the operation many times and it never happened, so something else refuses it. The webhook renews the
+	// approval no more, and the approval expires.
 	ReasonApprovalUnused Reason = "ApprovalUnused"
 	// ReasonPodDisruptionBudget: a PodDisruptionBudget allows no disruption, so the API server would refuse the eviction even if the pod's budgets
 	// allowed it. The budgets do not record the eviction.

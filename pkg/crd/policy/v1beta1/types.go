@@ -262,8 +262,8 @@ type PodUnavailableBudgetStatus struct {
 	// +listMapKey=uid
 	Ledger []LedgerEntry `json:"ledger,omitempty"`
 
-	// LedgerRevision is the newest resourceVersion of a list of pods by which Berth added entries to the ledger or removed some. Berth decides nothing
-	// by an older list. A pod whose entry was removed could still look available in it. A pod on which a decision relies could look unavailable in it,
+	// LedgerRevision is the minimum resourceVersion of the list of pods for the next decision: the newest of the pods by which Berth added entries to the
+	// ledger, and of the lists by which it removed some. A pod whose entry was removed could still look available in it. A pod on which a decision relies could look unavailable in it,
 	// and then an operation on that pod would need no room. This field is an addition of Berth.
 	//
 	// +optional

@@ -10,9 +10,6 @@ const (
 	// HashAnnotation on a pod says which version of each SidecarSet it has: a JSON object from the name of the set to a PodVersion.
 	HashAnnotation = "kruise.io/sidecarset-hash"
 
-	// HashWithoutImageAnnotation on a pod is the same, with hashes that leave out images.
-	HashWithoutImageAnnotation = "kruise.io/sidecarset-hash-without-image"
-
 	// InjectedListAnnotation on a pod is the names of its SidecarSets, separated by commas.
 	InjectedListAnnotation = "kruise.io/sidecarset-injected-list"
 

@@ -79,8 +79,6 @@ const (
 	ReasonPaused Reason = "Paused"
 	// ReasonReschedule: pods of the subset found no node for rescheduleCriticalSeconds, and other subsets run them.
 	ReasonReschedule Reason = "Reschedule"
-	// ReasonNoRoom: the scheduler found out that the subset has room for fewer replicas than it would get. (lookAhead)
-	ReasonNoRoom Reason = "NoRoom"
 	// ReasonSchedulable: nothing keeps pods from the subset.
 	ReasonSchedulable Reason = "Schedulable"
 	// ReasonRecovered: unschedulableDuration is over, and the subset gets pods again.

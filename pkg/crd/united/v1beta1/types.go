@@ -270,7 +270,6 @@ type ScheduleStrategy struct {
 
 // AdaptiveStrategy refines the strategy Adaptive.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.lookAhead) || !self.lookAhead || !has(self.reserveUnschedulablePods) || !self.reserveUnschedulablePods",message="excludes reserveUnschedulablePods, which needs pods that wait; keep one",fieldPath=".lookAhead"
 // +kubebuilder:validation:XValidation:rule="!has(self.unschedulableDuration) || !has(self.unschedulableLastSeconds)",message="is another name of unschedulableDuration, which is given too; keep one",fieldPath=".unschedulableLastSeconds"
 type AdaptiveStrategy struct {
 	// RescheduleCriticalSeconds is for how many seconds a pod may find no node before its replica goes to another subset. Nil means 30.
@@ -302,11 +301,6 @@ type AdaptiveStrategy struct {
 	//
 	// +optional
 	ReserveUnschedulablePods bool `json:"reserveUnschedulablePods,omitempty"`
-	// LookAhead makes Berth's scheduler say how many replicas each subset has room for, before pods wait: what a subset has no room for goes to the next one at
-	// once. Do not use it for subsets to which an autoscaler adds nodes, because that needs to see pods that wait. Status.capacity has the answer. (Berth)
-	//
-	// +optional
-	LookAhead bool `json:"lookAhead,omitempty"`
 }
 
 // UpdateStrategyType is Manual.
@@ -452,10 +446,6 @@ type UnitedDeploymentStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
-	// Capacity is how many replicas the subsets have room for, as Berth's scheduler found out. Only with lookAhead. (Berth)
-	//
-	// +optional
-	Capacity *Capacity `json:"capacity,omitempty"`
 	// Clusters are those that subsets name, and those where children are left that have to go. (Berth)
 	//
 	// +optional
@@ -490,37 +480,6 @@ type ClusterStatus struct {
 	//
 	// +optional
 	SeenLeavingReplicas int32 `json:"seenLeavingReplicas,omitempty"`
-}
-
-// Capacity is how many replicas the subsets have room for at a time.
-type Capacity struct {
-	// ObservedGeneration is the generation of the spec for which this was found out.
-	//
-	// +required
-	ObservedGeneration int64 `json:"observedGeneration"`
-	// Time when it was found out, by the clock of the scheduler. An old answer is not used.
-	//
-	// +required
-	Time metav1.Time `json:"time"`
-	// Subsets that have room for fewer replicas than they may get. All others have enough, or it is not known.
-	//
-	// +optional
-	// +listType=map
-	// +listMapKey=name
-	// +kubebuilder:validation:MaxItems=64
-	Subsets []SubsetCapacity `json:"subsets,omitempty"`
-}
-
-// SubsetCapacity is how many replicas a subset has room for.
-type SubsetCapacity struct {
-	// Name of the subset.
-	//
-	// +required
-	Name string `json:"name"`
-	// Replicas that have a node, and those that would find one.
-	//
-	// +required
-	Replicas int32 `json:"replicas"`
 }
 
 // UpdateStatus is how far the rollout is.

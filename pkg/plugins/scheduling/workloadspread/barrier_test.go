@@ -24,21 +24,27 @@ const (
 //
 // A bind has less than bindTimeout to arrive at the API server, from the moment before process a checked its lease, and again less than bindTimeout to
 // be committed. So the last instant in which it may be committed is two instants before the barrier ends. Any step may take any time: a process may be
-// suspended anywhere.
+// suspended anywhere. Once in a history the clocks of process a disagree: the monotonic clock stands still because the virtual machine is paused, or somebody sets the wall clock
+// back. The machine is not paused between the check of the lease and the answer to the bind: nothing could stop that bind.
 type barrier struct {
 	clock *testingclock.FakeClock
 	now   int
-	a, b  *lease
+	// onA are the clocks of process a, and nowOnA what its monotonic clock shows.
+	onA    *strayClock
+	nowOnA int
+	// paused is true while the machine of process a is. strayed is true once its clocks have disagreed.
+	paused, strayed bool
+	a, b            *lease
 	// holder of the stored lease, and when it was last written.
 	holder  string
 	written int
-	// began is when process a began the renewal that is under way. -1 is none. renewed is true once the renewal is stored.
-	began   int
+	// began is when process a began the renewal that is under way. Zero is none. renewed is true once the renewal is stored.
+	began   time.Time
 	renewed bool
 	// mayRenew is false after a renewal: one is enough.
 	mayRenew bool
 	bind     bindStep
-	// started is when the bind was started, and arrived when the API server got it.
+	// started is when the bind was started, by the monotonic clock of process a, and arrived when the API server got it.
 	started, arrived int
 	// waits is true as long as process a waits for the answer.
 	waits   bool
@@ -60,21 +66,33 @@ const (
 	over
 )
 
-var epoch = time.Unix(1000, 0)
+// strayClock has a wall clock that is ahead of its monotonic clock, or behind.
+type strayClock struct {
+	*testingclock.FakeClock
+	ahead time.Duration
+}
+
+func (c *strayClock) Now() time.Time { return laterOnTheWall(c.FakeClock.Now(), c.ahead) }
 
 func newBarrier(period time.Duration) *barrier {
-	w := &barrier{clock: testingclock.NewFakeClock(epoch), holder: "a", began: -1, mayRenew: true}
-	w.a = &lease{clock: w.clock, uncertainPeriod: period, elected: true}
+	epoch := time.Now() // with a reading of the monotonic clock
+	w := &barrier{clock: testingclock.NewFakeClock(epoch), onA: &strayClock{FakeClock: testingclock.NewFakeClock(epoch)}, holder: "a", mayRenew: true}
+	w.a = &lease{clock: w.onA, uncertainPeriod: period, elected: true}
 	w.b = &lease{clock: w.clock, uncertainPeriod: period, elected: true}
 	w.a.lead("", true)
 	w.a.confirmFirst(true)
-	w.a.renewed(epoch, leaseDuration)
+	w.a.renewed(w.onA.Now(), leaseDuration)
 	return w
 }
 
 // elapsed is true if as much time has passed since an instant.
 func (w *barrier) elapsed(since int, d time.Duration) bool {
 	return time.Duration(w.now-since)*instant >= d
+}
+
+// timedOut is true if process a has waited for its bind for bindTimeout.
+func (w *barrier) timedOut() bool {
+	return time.Duration(w.nowOnA-w.started)*instant >= defaultBindTimeout
 }
 
 // Moves implements worlds.World.
@@ -87,18 +105,22 @@ func (w *barrier) Moves() (moves []step) {
 	if w.bind == over || w.bind == committed && !w.waits {
 		return nil // the slot is taken before any read, or stays free
 	}
-	runs, leads := !w.crashed && !w.a.isStopped(), w.b.leads
+	acts, leads := !w.crashed && !w.paused, w.b.leads
+	runs := acts && !w.a.isStopped()
 	add(true, "time passes")
+	add(acts && !w.strayed && !w.waits, "the machine of a is paused")
+	add(w.paused, "the machine of a goes on")
+	add(acts && !w.strayed, "the wall clock of a is set back")
 	add(runs && w.mayRenew, "a begins to renew its lease")
-	add(w.began >= 0 && !w.renewed && w.holder == "a", "the renewal is stored")
-	add(!w.crashed && w.renewed, "a learns of its renewal")
+	add(!w.began.IsZero() && !w.renewed && w.holder == "a", "the renewal is stored")
+	add(acts && w.renewed, "a learns of its renewal")
 	add(runs && w.bind == notStarted, "a starts a bind")
-	add(!w.crashed && w.bind == started, "a checks its lease")
-	add(!w.crashed && w.bind == checked, "a sends the bind")
+	add(acts && w.bind == started, "a checks its lease")
+	add(acts && w.bind == checked, "a sends the bind")
 	add(w.bind == sent, "the bind arrives")
 	add(w.bind == underWay, "the bind is committed")
-	add(!w.crashed && w.waits && w.bind == committed, "a hears of the bind")
-	add(!w.crashed && w.waits && w.bind > checked && w.elapsed(w.started, defaultBindTimeout), "a gives the bind up")
+	add(acts && w.waits && w.bind == committed, "a hears of the bind")
+	add(acts && w.waits && w.bind > checked && w.timedOut(), "a gives the bind up")
 	add(runs && w.holder == "a", "a stops in order")
 	add(!w.crashed, "a crashes")
 	add(!leads && (w.holder != "a" || w.elapsed(w.written, leaseDuration)), "b takes the lease")
@@ -116,18 +138,30 @@ func (w *barrier) Do(move step) error {
 	case "time passes":
 		w.now++
 		w.clock.Step(instant)
-		if w.bind == sent && w.elapsed(w.started, defaultBindTimeout) || w.bind == underWay && w.elapsed(w.arrived, defaultBindTimeout) {
+		if w.paused {
+			w.onA.ahead += instant
+		} else {
+			w.nowOnA++
+			w.onA.Step(instant)
+		}
+		if w.bind == sent && w.timedOut() || w.bind == underWay && w.elapsed(w.arrived, defaultBindTimeout) {
 			w.bind = over
 		}
+	case "the machine of a is paused":
+		w.paused, w.strayed = true, true
+	case "the machine of a goes on":
+		w.paused = false
+	case "the wall clock of a is set back":
+		w.onA.ahead, w.strayed = -leaseDuration, true
 	case "a begins to renew its lease":
-		w.began, w.mayRenew = w.now, false
+		w.began, w.mayRenew = w.onA.Now(), false
 	case "the renewal is stored":
 		w.renewed, w.written = true, w.now
 	case "a learns of its renewal":
-		w.a.renewed(epoch.Add(time.Duration(w.began)*instant), leaseDuration)
-		w.began, w.renewed = -1, false
+		w.a.renewed(w.began, leaseDuration)
+		w.began, w.renewed = time.Time{}, false
 	case "a starts a bind":
-		w.bind, w.started = started, w.now
+		w.bind, w.started = started, w.nowOnA
 	case "a checks its lease":
 		w.bind = over
 		if w.a.startBind() {
@@ -135,7 +169,7 @@ func (w *barrier) Do(move step) error {
 		}
 	case "a sends the bind":
 		w.bind = sent
-		if w.elapsed(w.started, defaultBindTimeout) {
+		if w.timedOut() {
 			w.bind = over // the context has ended
 		}
 	case "the bind arrives":
@@ -177,18 +211,21 @@ func (w *barrier) Spent() bool { return false }
 // Key implements worlds.World. Times are relative in it, and those that decide nothing any more are left out. So there are finitely many states,
 // although time has no end.
 func (w *barrier) Key() string {
-	now := w.clock.Now()
-	ago := func(since int, atMost time.Duration) time.Duration {
-		return min(time.Duration(w.now-since)*instant, atMost)
+	ago := func(now, since int, atMost time.Duration) time.Duration {
+		return min(time.Duration(now-since)*instant, atMost)
 	}
-	left := func(until time.Time) time.Duration { return max(until.Sub(now), 0) }
-	key := fmt.Sprint(w.holder, w.renewed, w.mayRenew, w.bind, " ", w.waits, w.crashed, w.given, w.a.stopped, w.a.underWay, left(w.a.until), left(w.a.uncertainUntil),
-		w.b.leads, left(w.b.uncertainUntil), ago(w.written, leaseDuration), ago(w.started, defaultBindTimeout))
-	if w.began >= 0 {
-		key += fmt.Sprint(" began ", ago(w.began, leaseDuration))
+	left := func(until, now time.Time) time.Duration { return max(until.Sub(now), 0) }
+	onA := w.onA.Now()
+	leftOnA := func(until time.Time) string { // by both clocks
+		return fmt.Sprint(left(until, onA), " ", left(until.Round(0), onA.Round(0)))
+	}
+	key := fmt.Sprint(w.holder, w.renewed, w.mayRenew, w.paused, w.strayed, w.bind, " ", w.waits, w.crashed, w.given, w.a.stopped, w.a.underWay, leftOnA(w.a.until), left(w.a.uncertainUntil, onA),
+		w.b.leads, left(w.b.uncertainUntil, w.clock.Now()), ago(w.now, w.written, leaseDuration), ago(w.nowOnA, w.started, defaultBindTimeout))
+	if !w.began.IsZero() {
+		key += fmt.Sprint(" began ", leftOnA(w.began.Add(leaseDuration)))
 	}
 	if w.bind == underWay {
-		key += fmt.Sprint(" arrived ", ago(w.arrived, defaultBindTimeout))
+		key += fmt.Sprint(" arrived ", ago(w.now, w.arrived, defaultBindTimeout))
 	}
 	return key
 }

@@ -39,22 +39,21 @@ func TestALeaseEndsWhileAVirtualMachineIsPaused(t *testing.T) {
 	if err := l.observe(grantedLock{}).Create(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "me", LeaseDurationSeconds: 15}); err != nil {
 		t.Fatal(err)
 	}
-	l.until = earlierOnTheWall(t, l.until, time.Minute)
+	until := l.until
+	l.until = laterOnTheWall(until, -time.Minute)
+	if shift := until.Round(0).Sub(l.until.Round(0)); shift != time.Minute || !l.until.Equal(until) {
+		t.Fatalf("%s is %s with another wall clock", l.until, until)
+	}
 	if l.startBind() {
 		t.Error("a process whose lease ended a minute ago may bind")
 	}
 }
 
-// earlierOnTheWall changes the wall clock's reading of a time, and not that of the monotonic clock. Package time has no function for that: only clocks that disagree do it.
-func earlierOnTheWall(t *testing.T, at time.Time, by time.Duration) time.Time {
-	t.Helper()
+// laterOnTheWall changes the wall clock's reading of a time by whole seconds, and not that of the monotonic clock. Package time has no function for that: only clocks that disagree do it.
+func laterOnTheWall(at time.Time, by time.Duration) time.Time {
 	const secondsAt = 30 // of the first word of a time with both readings, which begins with nanoseconds
-	shifted := at
-	*(*uint64)(unsafe.Pointer(&shifted)) -= uint64(by/time.Second) << secondsAt
-	if at.Round(0).Sub(shifted.Round(0)) != by || !shifted.Equal(at) {
-		t.Fatalf("%s is not %s with another wall clock", shifted, at)
-	}
-	return shifted
+	*(*uint64)(unsafe.Pointer(&at)) += uint64(by/time.Second) << secondsAt
+	return at
 }
 
 // TestADoubtAboutABindGoesByTheMonotonicClock: a slot must not be free while its bind may still happen because the wall clock jumps ahead.

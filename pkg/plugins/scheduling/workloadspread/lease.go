@@ -239,14 +239,3 @@ func (o *observedLock) release(ctx context.Context, record resourcelock.LeaderEl
 	}
 	return o.Interface.Update(ctx, record)
 }
-
-// Leads is true if this process may schedule pods: it holds its lease, or takes part in no leader election that is observed.
-func (f *Family) Leads() bool {
-	c := f.core.Load()
-	if c == nil {
-		return true
-	}
-	c.lease.mu.Lock()
-	defer c.lease.mu.Unlock()
-	return !c.lease.elected || c.lease.leads
-}

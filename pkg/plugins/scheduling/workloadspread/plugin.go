@@ -142,10 +142,6 @@ func newCore(ctx context.Context, limits timeouts, handle fwk.Handle, gated func
 	logger := klog.LoggerWithName(klog.FromContext(ctx), Name)
 	ctx = klog.NewContext(ctx, logger)
 	factory := handle.SharedInformerFactory()
-	spreads, err := newSpreadInformer(handle.KubeConfig())
-	if err != nil {
-		return nil, err
-	}
 	custom, err := newCustomWorkloads(handle.KubeConfig(), handle.ClientSet(), clock.RealClock{})
 	if err != nil {
 		return nil, err
@@ -184,6 +180,10 @@ func newCore(ctx context.Context, limits timeouts, handle fwk.Handle, gated func
 	}
 	exposeMetrics(c.book) // before anything counts
 	custom.tell = func(event ledger.Event) { c.book.apply(event) }
+	spreads, err := newSpreadInformer(handle.KubeConfig(), func(event ledger.SpreadsWatched) { c.book.apply(event) })
+	if err != nil {
+		return nil, err
+	}
 	listeners, err := watch(ctx, c.book, factory, spreads, listOneSpread(custom.dynamic, handle.ClientSet().Discovery()))
 	if err != nil {
 		return nil, err

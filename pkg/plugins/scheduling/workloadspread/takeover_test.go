@@ -311,7 +311,7 @@ func TestPodsWaitForSpreadsOnlyIfThereCanBeAny(t *testing.T) {
 			server := httptest.NewServer(served)
 			t.Cleanup(server.CloseClientConnections)
 			config := &restclient.Config{Host: server.URL, QPS: -1}
-			spreads, err := newSpreadInformer(config)
+			spreads, err := newSpreadInformer(config, func(ledger.SpreadsWatched) {})
 			if err != nil {
 				t.Fatal(err)
 			}

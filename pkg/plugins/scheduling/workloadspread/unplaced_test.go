@@ -3,9 +3,11 @@ package workloadspread_test
 import (
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	clienttesting "k8s.io/client-go/testing"
 	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	"sigs.k8s.io/yaml"
@@ -58,8 +60,8 @@ func TestAPodBeyondAllQuotasToleratesWhatItsTemplateTolerates(t *testing.T) {
 	}
 }
 
-// TestEveryProfileThatTheCheckPassesSchedulesPods: a profile may leave out PreScore, Score and the gate. Without PreScore nothing says that a pod of no spread needs no
-// score.
+// TestEveryProfileThatTheCheckPassesSchedulesPods: a profile may leave out PreScore, Score and the gate, in every combination, and nothing else. Without PreScore nothing says that a pod of
+// no spread needs no score.
 func TestEveryProfileThatTheCheckPassesSchedulesPods(t *testing.T) {
 	is := func(name string) func(schedulerconfig.Plugin) bool {
 		return func(p schedulerconfig.Plugin) bool { return p.Name == name }
@@ -68,18 +70,33 @@ func TestEveryProfileThatTheCheckPassesSchedulesPods(t *testing.T) {
 		at.Enabled = slices.DeleteFunc(at.Enabled, is(workloadspread.Name))
 		at.Disabled = append(at.Disabled, schedulerconfig.Plugin{Name: workloadspread.Name})
 	}
-	for name, change := range map[string]func(*schedulerconfig.Plugins){
-		"without PreScore": func(at *schedulerconfig.Plugins) { disable(&at.PreScore) },
-		"without Score":    func(at *schedulerconfig.Plugins) { disable(&at.Score) },
-		"without both":     func(at *schedulerconfig.Plugins) { disable(&at.PreScore); disable(&at.Score) },
-		"without the gate": func(at *schedulerconfig.Plugins) {
+	optional := []struct {
+		name    string
+		without func(*schedulerconfig.Plugins)
+	}{
+		{"PreScore", func(at *schedulerconfig.Plugins) { disable(&at.PreScore) }},
+		{"Score", func(at *schedulerconfig.Plugins) { disable(&at.Score) }},
+		{"the gate", func(at *schedulerconfig.Plugins) {
 			at.MultiPoint.Enabled = append(slices.DeleteFunc(at.MultiPoint.Enabled, is(workloadspread.GateName)), schedulerconfig.Plugin{Name: names.SchedulingGates})
 			at.MultiPoint.Disabled = slices.DeleteFunc(at.MultiPoint.Disabled, is(names.SchedulingGates))
-		},
-	} {
+		}},
+	}
+	for without := range 1 << len(optional) {
+		name := "without"
+		for i := range optional {
+			if without&(1<<i) != 0 {
+				name += " " + optional[i].name
+			}
+		}
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				p := openPort(t, "subsets: [{name: a, maxReplicas: 1}]", func(profile *schedulerconfig.KubeSchedulerProfile) { change(profile.Plugins) }, nodeOf("a"), nodeOf("b"))
+				p := openPort(t, "subsets: [{name: a, maxReplicas: 1}]", func(profile *schedulerconfig.KubeSchedulerProfile) {
+					for i := range optional {
+						if without&(1<<i) != 0 {
+							optional[i].without(profile.Plugins)
+						}
+					}
+				}, nodeOf("a"), nodeOf("b"))
 				p.pod("bare", func(pod *corev1.Pod) { pod.OwnerReferences = nil })
 				p.pod("within")
 				p.pod("beyond")
@@ -91,6 +108,40 @@ func TestEveryProfileThatTheCheckPassesSchedulesPods(t *testing.T) {
 				}
 				if n := p.cyclesOf("bare"); n != 1 { // the client of these tests does not know its bind
 					t.Errorf("bare had %d cycles", n)
+				}
+			})
+		})
+	}
+}
+
+// TestASpreadComesWhileNoneAreWatched: the definition of the kind changes when Berth is installed, and the API server ends all watches of spreads. No webhook has seen the pod.
+func TestASpreadComesWhileNoneAreWatched(t *testing.T) {
+	const spec = `subsets: [{name: b, requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}]`
+	for name, resumes := range map[string]bool{"its pod waits for it": true, "its pod does not wait forever": false} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				p := openPort(t, spec, nil, nodeOf("a"))
+				p.server.remove(t)
+				settle()
+				p.server.interrupt()
+				settle()
+				p.spread(2, spec)
+				p.pod("early")
+				p.cycle()
+				if resumes {
+					p.create(nodeOf("b"))
+					p.server.resume()
+				}
+				time.Sleep(2 * time.Minute)
+				p.cycles()
+				if resumes {
+					p.expectNode("early", "node-b")
+				}
+				undivided := slices.ContainsFunc(p.client.Actions(), func(action clienttesting.Action) bool { // kube-scheduler binds it by itself
+					return action.Matches("create", "pods/binding")
+				})
+				if undivided == resumes {
+					t.Errorf("bound without its spread: %t", undivided)
 				}
 			})
 		})

@@ -3,6 +3,7 @@ package workloadspread
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 // scheduler need not know budgets. It asks before it takes a victim, and leaves alone for a while those that were refused.
 func guardVictims(p *defaultpreemption.DefaultPreemption, handle fwk.Handle, refused *refusals) {
 	sparing(p, refused.spare)
+	takenLast(p)
 	aroundPreemption(p, func(ctx context.Context, victim *corev1.Pod, take func() error) error {
 		if !budget.IsProtected(victim) || handle.GetWaitingPod(victim.UID) != nil { // a waiting pod goes back to the queue and is not deleted
 			return take()
@@ -34,6 +36,26 @@ func guardVictims(p *defaultpreemption.DefaultPreemption, handle fwk.Handle, ref
 		}
 		return err
 	})
+}
+
+// isTaken is true if a preemption has chosen the pod before.
+func isTaken(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonPreemptionByScheduler
+	})
+}
+
+// moreImportant is true if a preemption spares pod a before pod b. A pod that is taken already comes last, and each pod that preempts on a node takes
+// one victim. The UID decides between pods that more and less, which are kube-scheduler's answers for (a, b) and (b, a), do not tell apart: their order on
+// the node changes whenever one of them is updated, and a second preemption would take others than the first.
+func moreImportant(more, less bool, a, b *corev1.Pod) bool {
+	switch taken := isTaken(a); {
+	case taken != isTaken(b):
+		return !taken
+	case more != less:
+		return more
+	}
+	return a.UID < b.UID
 }
 
 // mayDelete asks the API server whether the pod may be deleted. The scheduler writes DisruptionTarget into a victim before it deletes it. If the

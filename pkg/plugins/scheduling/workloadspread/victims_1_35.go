@@ -26,3 +26,9 @@ func sparing(p *defaultpreemption.DefaultPreemption, spare func(victim, preempto
 		return may(node, victim, preemptor) && !spare(victim.GetPod(), preemptor)
 	}
 }
+
+// takenLast completes the order in which a preemption spares pods.
+func takenLast(p *defaultpreemption.DefaultPreemption) {
+	more := p.MoreImportantPod
+	p.MoreImportantPod = func(a, b *corev1.Pod) bool { return moreImportant(more(a, b), more(b, a), a, b) }
+}

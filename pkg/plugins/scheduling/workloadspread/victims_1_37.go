@@ -32,3 +32,11 @@ func sparing(p *defaultpreemption.DefaultPreemption, spare func(victim, preempto
 		return may(node, victim, preemptor) && !slices.ContainsFunc(victim.Pods(), func(info fwk.PodInfo) bool { return spare(info.GetPod(), preemptor) })
 	}
 }
+
+// takenLast completes the order in which a preemption spares pods. A group is what its first pod is.
+func takenLast(p *defaultpreemption.DefaultPreemption) {
+	more := p.MoreImportantVictim
+	p.MoreImportantVictim = func(a, b preemption.Victim) bool {
+		return moreImportant(more(a, b), more(b, a), a.Pods()[0].GetPod(), b.Pods()[0].GetPod())
+	}
+}

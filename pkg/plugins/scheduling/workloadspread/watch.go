@@ -28,6 +28,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
+	"github.com/berth-project/berth/pkg/watches"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -124,9 +125,9 @@ type serverResources interface {
 	ServerResourcesForGroupVersion(groupVersion string) (*metav1.APIResourceList, error)
 }
 
-// newSpreadInformer watches the spreads of all namespaces, without what nobody reads. The scheduler's own client uses protobuf, which custom resources do not
-// support.
-func newSpreadInformer(config *restclient.Config) (cache.SharedIndexInformer, error) {
+// newSpreadInformer watches the spreads of all namespaces, without what nobody reads. It tells when its watch ends, and when the next one begins. The
+// scheduler's own client uses protobuf, which custom resources do not support.
+func newSpreadInformer(config *restclient.Config, tell func(ledger.SpreadsWatched)) (cache.SharedIndexInformer, error) {
 	scheme, version := runtime.NewScheme(), v1beta1.GroupVersion
 	if err := v1beta1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("registering WorkloadSpreads: %w", err)
@@ -140,22 +141,15 @@ func newSpreadInformer(config *restclient.Config) (cache.SharedIndexInformer, er
 		return nil, fmt.Errorf("making a client for WorkloadSpreads: %w", err)
 	}
 	listWatch := cache.NewListWatchFromClient(client, v1beta1.Resource.Resource, metav1.NamespaceAll, fields.Everything())
+	listWatch.WatchFuncWithContext = watches.Tell(listWatch.WatchFuncWithContext, func(open bool) { tell(ledger.SpreadsWatched{Open: open}) })
 	informer := cache.NewSharedIndexInformer(listWatch, &v1beta1.WorkloadSpread{}, 0, cache.Indexers{})
 	return informer, informer.SetTransform(func(obj any) (any, error) {
 		if s, ok := obj.(*v1beta1.WorkloadSpread); ok {
 			s.ManagedFields, s.Status = nil, v1beta1.WorkloadSpreadStatus{Compatibility: s.Status.Compatibility, ReplicasPathList: s.Status.ReplicasPathList}
-			s.Annotations = only(s.Annotations, v1beta1.CompatibilityAnnotation)
+			maps.DeleteFunc(s.Annotations, func(key, _ string) bool { return key != v1beta1.CompatibilityAnnotation })
 		}
 		return obj, nil
 	})
-}
-
-// only is the map with this key alone. It is nil without the key.
-func only(all map[string]string, key string) map[string]string {
-	if value, found := all[key]; found {
-		return map[string]string{key: value}
-	}
-	return nil
 }
 
 func jsonConfig(config *restclient.Config) *restclient.Config {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/ledger"
 )
 
 // TestTheCacheOfSpreadsLacksWhatNobodyReads: it contains the spec and what else decides the policy. It omits managedFields and kubectl's copy of the object.
@@ -66,7 +68,7 @@ func expectCached(t *testing.T, stored, want *v1beta1.WorkloadSpread) {
 		}
 	}))
 	defer server.Close()
-	informer, err := newSpreadInformer(&restclient.Config{Host: server.URL})
+	informer, err := newSpreadInformer(&restclient.Config{Host: server.URL}, func(ledger.SpreadsWatched) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +81,7 @@ func expectCached(t *testing.T, stored, want *v1beta1.WorkloadSpread) {
 		t.Fatalf("the cache lacks the object: %v", err)
 	}
 	got.(runtime.Object).GetObjectKind().SetGroupVersionKind(want.GetObjectKind().GroupVersionKind())
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("cached (-want +got):\n%s", diff)
 	}
 }

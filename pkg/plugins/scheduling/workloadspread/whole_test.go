@@ -55,8 +55,9 @@ type port struct {
 	server    *apiServer
 	// popped are the names of the pods that had a cycle, in this order.
 	popped []string
-	// failing is called when a cycle of the pod has failed, before the pod goes back to the queue. Nil does nothing.
-	failing func(pod string)
+	// taken is called when a pod leaves the queue for its cycle, and found when it has found a node, in Permit. failing is called when a cycle of the pod has failed,
+	// before the pod goes back to the queue. Nil does nothing.
+	taken, found, failing func(pod string)
 	// strangers counts the pods that stranger created.
 	strangers int
 }
@@ -74,7 +75,7 @@ func inBubble(t *testing.T, test func(*testing.T)) {
 	synctest.Test(t, test)
 }
 
-// openPort creates a Deployment "web" with one ReplicaSet, a spread with this spec for it, and the nodes. Call it in a bubble.
+// openPort creates a Deployment "web" with one ReplicaSet, a spread with this spec for it, and the nodes. Without a spec there is no spread yet. Call it in a bubble.
 func openPort(t *testing.T, spec string, change func(*schedulerconfig.KubeSchedulerProfile), nodes ...*corev1.Node) *port {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -84,7 +85,9 @@ func openPort(t *testing.T, spec string, change func(*schedulerconfig.KubeSchedu
 		&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "rs", UID: "rs-uid",
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web-uid", Controller: &yes}}}})
 	p := &port{t: t, ctx: ctx, client: client, server: &apiServer{client: client}}
-	p.server.spread(t, 1, spec)
+	if spec != "" {
+		p.server.spread(t, 1, spec)
+	}
 	for _, node := range nodes {
 		p.create(node)
 	}
@@ -106,11 +109,17 @@ func openPort(t *testing.T, spec string, change func(*schedulerconfig.KubeSchedu
 	factory := informers.NewSharedInformerFactory(clients, 0)
 	p.scheduler, err = scheduler.New(ctx, clients, factory, nil, recordNothing,
 		scheduler.WithKubeConfig(config), scheduler.WithProfiles(profiles...),
-		scheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{workloadspread.Name: p.plugins.Spread, workloadspread.GateName: p.plugins.Gate}))
+		scheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{workloadspread.Name: p.plugins.Spread, workloadspread.GateName: p.plugins.Gate,
+			permitName: func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return permit{p}, nil }}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	eachCycle(p.scheduler, func(info *framework.QueuedPodInfo) { p.popped = append(p.popped, info.Pod.Name) })
+	eachCycle(p.scheduler, func(info *framework.QueuedPodInfo) {
+		p.popped = append(p.popped, info.Pod.Name)
+		if p.taken != nil {
+			p.taken(info.Pod.Name)
+		}
+	})
 	fail := p.scheduler.FailureHandler
 	p.scheduler.FailureHandler = func(ctx context.Context, profile framework.Framework, info *framework.QueuedPodInfo, status *fwk.Status, nominating *fwk.NominatingInfo, start time.Time) {
 		if p.failing != nil {
@@ -132,6 +141,20 @@ func openPort(t *testing.T, spec string, change func(*schedulerconfig.KubeSchedu
 		time.Sleep(2 * time.Second) // metrics recorders check once a second whether they must end
 	})
 	return p
+}
+
+// permit tells the test of each pod that has found a node.
+type permit struct{ *port }
+
+const permitName = "PermitOfTheTest"
+
+func (permit) Name() string { return permitName }
+
+func (p permit) Permit(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) (*fwk.Status, time.Duration) {
+	if p.found != nil {
+		p.found(pod.Name)
+	}
+	return nil, 0
 }
 
 // settle waits until all events have been processed. Unlike synctest.Wait, several goroutines may call it at the same time.
@@ -282,6 +305,34 @@ type apiServer struct {
 	refuse string
 	// refuseNode is the name of a node to which all binds are refused.
 	refuseNode string
+	// interrupted is true while no watch of spreads is allowed, and missed is what the next one shows first.
+	interrupted bool
+	missed      *v1beta1.WorkloadSpread
+}
+
+// remove deletes the spread "web".
+func (a *apiServer) remove(t *testing.T) {
+	t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := json.NewEncoder(a.watch).Encode(map[string]any{"type": "DELETED", "object": a.object}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// interrupt ends the watch of spreads, and refuses others until resume.
+func (a *apiServer) interrupt() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_ = a.watch.Close()
+	a.watch, a.interrupted = nil, true
+}
+
+// resume allows watches, which show first that the spread "web" was created meanwhile.
+func (a *apiServer) resume() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.interrupted, a.missed = false, a.object
 }
 
 // spread creates or changes the spread "web".
@@ -318,17 +369,28 @@ func (a *apiServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	case r.URL.Query().Get("sendInitialEvents") != "":
 		return answer(failure(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid))
 	case r.URL.Query().Get("watch") != "":
-		reader, writer := io.Pipe()
-		context.AfterFunc(r.Context(), func() { _ = writer.CloseWithError(r.Context().Err()) })
 		a.mu.Lock()
 		defer a.mu.Unlock()
+		if a.interrupted {
+			return answer(failure(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests))
+		}
+		reader, writer := io.Pipe()
+		context.AfterFunc(r.Context(), func() { _ = writer.CloseWithError(r.Context().Err()) })
 		a.watch = writer
+		if missed := a.missed; missed != nil {
+			a.missed = nil
+			go func() { _ = json.NewEncoder(writer).Encode(map[string]any{"type": "ADDED", "object": missed}) }()
+		}
 		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: reader, Request: r}, nil
 	default:
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		return answer(http.StatusOK, v1beta1.WorkloadSpreadList{TypeMeta: metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "WorkloadSpreadList"},
-			ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []v1beta1.WorkloadSpread{*a.object}})
+		list := v1beta1.WorkloadSpreadList{TypeMeta: metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "WorkloadSpreadList"},
+			ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
+		if a.object != nil {
+			list.Items = append(list.Items, *a.object)
+		}
+		return answer(http.StatusOK, list)
 	}
 }
 
@@ -363,6 +425,9 @@ func (a *apiServer) bind(ctx context.Context, name string, body io.Reader) (int,
 	pod, err := pods.Get(ctx, name, metav1.GetOptions{})
 	if err == nil && len(pod.Spec.SchedulingGates) > 0 {
 		return failure(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+	}
+	if err == nil && pod.DeletionTimestamp != nil {
+		return failure(http.StatusConflict, metav1.StatusReasonConflict)
 	}
 	if err == nil {
 		if pod.Spec.NodeName = binding.Target.Name; pod.Annotations == nil {

@@ -1,0 +1,97 @@
+package cycle
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+)
+
+// Result of an eviction.
+type Result string
+
+const (
+	// Evicted: the API server has accepted it. In a dry run the client returns it too.
+	Evicted Result = "Evicted"
+	// WouldEvict: it is a dry run, and nothing speaks against the eviction. Reports say so in place of Evicted.
+	WouldEvict Result = "WouldEvict"
+	// Refused: a PodDisruptionBudget or PodUnavailableBudget has no room (429 with their cause).
+	Refused Result = "Refused"
+	// ReplacedFirst: a PodUnavailableBudget has no room, and has a new pod made. Then it evicts this one.
+	ReplacedFirst Result = "ReplacedFirst"
+	// Forbidden: the API server or a webhook of somebody else does not allow it (403).
+	Forbidden Result = "Forbidden"
+	// Changed: another pod has the name, or the pending pod was bound or changed since (409).
+	Changed Result = "Changed"
+	// Gone: there is no such pod (404).
+	Gone Result = "Gone"
+	// Failed: the API server or a webhook has answered with an error, and has not evicted the pod. So it is if it has
+	// too much to do (429 alone).
+	Failed Result = "Failed"
+	// Unanswered: there was no answer, or none in time. The pod may be gone.
+	Unanswered Result = "Unanswered"
+	// Tripped: it was not sent, because too many before it have failed in this cycle.
+	Tripped Result = "Tripped"
+	// Unintended: it was not sent, because no plugin has said which pod is meant.
+	Unintended Result = "Unintended"
+)
+
+// attempted is true for results of evictions of which something was wanted and that count as a success or a failure. A
+// pod that has changed, is gone or is replaced first needs no eviction any more.
+func (r Result) attempted() bool {
+	return r == Evicted || r == Refused || r == Forbidden || r.broken()
+}
+
+// broken is true for results that say something of the API server and nothing of the pod.
+func (r Result) broken() bool { return r == Failed || r == Unanswered }
+
+// Error is a result other than Evicted.
+type Error struct {
+	Result Result
+	Err    error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Result, e.Err) }
+
+// Unwrap is the answer of the API server.
+func (e *Error) Unwrap() error { return e.Err }
+
+// resultOf is Evicted for nil, and what a guarded eviction ended with; Failed for an error of somebody else.
+func resultOf(err error) Result {
+	if err == nil {
+		return Evicted
+	}
+	var typed *Error
+	if errors.As(err, &typed) {
+		return typed.Result
+	}
+	return Failed
+}
+
+func classify(err error) Result {
+	switch {
+	case err == nil:
+		return Evicted
+	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
+		cause, _ := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause)
+		if strings.HasPrefix(cause.Message, string(v1beta1.ReasonReplacedFirst)+": ") {
+			return ReplacedFirst
+		}
+		return Refused
+	case apierrors.IsForbidden(err):
+		return Forbidden
+	case apierrors.IsConflict(err):
+		return Changed
+	case apierrors.IsNotFound(err):
+		return Gone
+	}
+	var answer apierrors.APIStatus
+	if !errors.As(err, &answer) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) {
+		return Unanswered
+	}
+	return Failed
+}

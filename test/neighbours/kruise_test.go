@@ -1,0 +1,318 @@
+package neighbours
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+	"k8s.io/klog/v2"
+
+	"github.com/berth-project/berth/pkg/endpoint"
+	"github.com/berth-project/berth/test/harness"
+)
+
+const (
+	manager = "kruise-manager"
+	system  = "kruise-system"
+	account = "system:serviceaccount:" + system + ":" + manager
+
+	// The nodes have no daemon of OpenKruise.
+	gatesBefore = "KruiseDaemon=false"
+	gatesOff    = gatesBefore + ",WorkloadSpread=false,PodUnavailableBudgetDeleteGate=false"
+)
+
+// berths are the definitions that Berth has too.
+var berths = append([]string{endpoint.UnitedDefinition}, endpoint.Definitions...)
+
+var definitions = apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
+
+// openKruise is what an installation of OpenKruise consists of, besides its daemon, in the order in which to apply it. It is in the module that bin/kruise-manager is built from.
+func openKruise(ctx context.Context) ([]*unstructured.Unstructured, error) {
+	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/openkruise/kruise")
+	list.Dir = filepath.Join(harness.Root(), "hack", "tools", "kruise")
+	list.Env = append(os.Environ(), "GOFLAGS=")
+	module, err := list.Output()
+	if err != nil {
+		return nil, fmt.Errorf("looking for OpenKruise's module: %w", err)
+	}
+	config := filepath.Join(strings.TrimSpace(string(module)), "config")
+	read := func(patterns ...string) (all []*unstructured.Unstructured, _ error) {
+		for _, pattern := range patterns {
+			files, err := filepath.Glob(filepath.Join(config, pattern))
+			if err != nil || len(files) == 0 {
+				return nil, fmt.Errorf("no files %s: %w", pattern, err)
+			}
+			for _, file := range files {
+				text, err := os.ReadFile(file)
+				if err != nil {
+					return nil, err
+				}
+				objects, err := harness.Documents(prefixed.Replace(string(text)))
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, objects...)
+			}
+		}
+		return all, nil
+	}
+	objects, err := read("manager/manager.yaml", "rbac/role.yaml", "rbac/role_binding.yaml", "crd/bases/*.yaml", "webhook/manifests.yaml")
+	if err != nil {
+		return nil, err
+	}
+	patches, err := read("crd/patches/webhook_in_statefulsets.yaml", "webhook/patch_manifests.yaml")
+	if err != nil {
+		return nil, err
+	}
+	objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "DaemonSet" })
+	for _, object := range objects {
+		for _, patch := range patches {
+			if object.GetKind() != patch.GetKind() || object.GetName() != patch.GetName() {
+				continue
+			}
+			if conversion, has, _ := unstructured.NestedMap(patch.Object, "spec", "conversion"); has {
+				_ = unstructured.SetNestedMap(object.Object, conversion, "spec", "conversion") // a definition has a spec
+			}
+			webhooks, _ := object.Object["webhooks"].([]any)
+			selectors, _ := patch.Object["webhooks"].([]any)
+			for _, webhook := range webhooks {
+				for _, selector := range selectors {
+					if to, from := webhook.(map[string]any), selector.(map[string]any); to["name"] == from["name"] {
+						for key, value := range from {
+							to[key] = value
+						}
+					}
+				}
+			}
+		}
+		delete(object.Object, "status")
+	}
+	return objects, nil
+}
+
+// prefixed gives objects the names that kustomize gives them.
+var prefixed = strings.NewReplacer("namespace: system", "namespace: "+system, "name: system\n", "name: "+system+"\n", "name: controller-manager\n", "name: kruise-controller-manager\n",
+	"name: manager\n", "name: "+manager+"\n", "name: manager-role", "name: kruise-manager-role", "name: webhook-", "name: kruise-webhook-", "name: daemon\n", "name: kruise-daemon\n",
+	"name: mutating-webhook-configuration", "name: kruise-mutating-webhook-configuration", "name: validating-webhook-configuration", "name: kruise-validating-webhook-configuration")
+
+// kruise is OpenKruise on a cluster. Its Deployment there says with which gates it runs.
+type kruise struct {
+	cluster *harness.Cluster
+	dir     string
+	ports   []int
+	process *exec.Cmd
+}
+
+// install installs OpenKruise, but for some definitions and their webhooks. Start starts it.
+func install(ctx context.Context, cluster *harness.Cluster, dir string, without ...string) (*kruise, error) {
+	k := &kruise{cluster: cluster, dir: dir}
+	var err error
+	if err = os.MkdirAll(dir, 0o700); err == nil {
+		k.ports, err = freePorts(2)
+	}
+	if err == nil {
+		err = cluster.WriteKubeconfigAs(account, filepath.Join(dir, "kubeconfig"))
+	}
+	if err != nil {
+		return nil, err
+	}
+	objects, err := openKruise(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, object := range objects {
+		if object.GetKind() == "CustomResourceDefinition" && slices.Contains(without, object.GetName()) {
+			continue
+		}
+		if webhooks, has := object.Object["webhooks"].([]any); has {
+			object.Object["webhooks"] = slices.DeleteFunc(webhooks, func(webhook any) bool {
+				rules, _, _ := unstructured.NestedSlice(webhook.(map[string]any), "rules")
+				resources, _, _ := unstructured.NestedStringSlice(rules[0].(map[string]any), "resources")
+				return slices.ContainsFunc(without, func(name string) bool { return strings.HasPrefix(name, resources[0]+".") })
+			})
+		}
+		if err := cluster.Apply(ctx, object.GetNamespace(), object); err != nil {
+			return nil, fmt.Errorf("applying %s %s: %w", object.GetKind(), object.GetName(), err)
+		}
+	}
+	return k, nil
+}
+
+func freePorts(n int) (ports []int, _ error) {
+	for range n {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer listener.Close() // all are held until the last is known
+		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+// start starts OpenKruise's manager with these gates in place of the one that runs, and returns when it is ready. It reads how the API server reaches it from the environment.
+func (k *kruise) start(ctx context.Context, gates string, environment ...string) error {
+	args := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":%q,"args":["--feature-gates=%s"]}]}}}}`, manager, gates)
+	if _, err := k.cluster.Client.AppsV1().Deployments(system).Patch(ctx, "kruise-controller-manager", types.StrategicMergePatchType, []byte(args), metav1.PatchOptions{}); err != nil {
+		return err
+	}
+	k.stop()
+	file, err := os.Create(k.log())
+	if err != nil {
+		return err
+	}
+	defer file.Close() // the process has its own
+	k.process = exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(harness.Root(), "bin", manager), "--kubeconfig="+filepath.Join(k.dir, "kubeconfig"), "--feature-gates="+gates,
+		"--enable-leader-election=false", "--enable-pprof=false", "--metrics-addr=0", fmt.Sprintf("--health-probe-addr=127.0.0.1:%d", k.ports[1]), "--protection-log-path="+k.dir,
+		"--rest-config-qps=1000", "--rest-config-burst=1000")
+	k.process.Env = append(append(os.Environ(), environment...),
+		"POD_NAMESPACE="+system, "WEBHOOK_HOST=localhost", fmt.Sprintf("WEBHOOK_PORT=%d", k.ports[0]), "WEBHOOK_CERT_DIR="+filepath.Join(k.dir, "certs"))
+	k.process.Stdout, k.process.Stderr = file, file
+	if err := k.process.Start(); err != nil {
+		return err
+	}
+	return k.cluster.WaitFor(ctx, "OpenKruise", func(ctx context.Context) (string, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/readyz", k.ports[1]), nil)
+		if err != nil {
+			return "", err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return fmt.Sprintf("%v; its log is %s", err, k.log()), nil
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return response.Status, nil
+		}
+		return "", nil
+	})
+}
+
+// stop ends OpenKruise's manager, if it runs.
+func (k *kruise) stop() {
+	if k.process != nil {
+		_ = k.process.Process.Kill() // it may have ended
+		_ = k.process.Wait()
+	}
+}
+
+func (k *kruise) log() string { return filepath.Join(k.dir, "kruise.log") }
+
+// expectControllers waits until OpenKruise has started its controllers, one after the other, and fails if one of these runs that should not, or does not and should.
+func (k *kruise) expectControllers(t *testing.T, others map[string]bool) {
+	t.Helper()
+	var log string
+	if err := k.cluster.WaitFor(t.Context(), "the controllers of OpenKruise", func(context.Context) (string, error) {
+		text, err := os.ReadFile(k.log())
+		log = string(text)
+		if !strings.Contains(log, `"controller"="persistentpodstate-controller"`) { // one of the last, and of a kind that is always served
+			return "they do not run", err
+		}
+		return "", err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range others {
+		if runs := strings.Contains(log, fmt.Sprintf(`"controller"="%s-controller"`, name)); runs != want {
+			t.Errorf("the controller of %ss runs: %t, want %t", name, runs, want)
+		}
+	}
+}
+
+// leaveToBerth keeps OpenKruise away from a definition of Berth: its converter, by a first version that it does not know, and its controller, if v1alpha1 is not served.
+func leaveToBerth(ctx context.Context, cluster *harness.Cluster, name string, served bool) error {
+	patch := fmt.Sprintf(`[{"op":"test","path":"/spec/versions/0/name","value":"v1alpha1"},{"op":"replace","path":"/spec/versions/0/served","value":%t},
+		{"op":"add","path":"/spec/versions/0","value":{"name":"v1alpha0","served":false,"storage":false,"schema":{"openAPIV3Schema":{"type":"object"}}}}]`, served)
+	definition, err := cluster.Dynamic.Resource(definitions).Patch(ctx, name, types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		return err
+	}
+	group, _, _ := unstructured.NestedString(definition.Object, "spec", "group")
+	return cluster.WaitFor(ctx, fmt.Sprintf("v1alpha1 of %s served is %t", name, served), func(context.Context) (string, error) {
+		list, err := cluster.Client.Discovery().ServerResourcesForGroupVersion(group + "/v1alpha1")
+		if err != nil && !apierrors.IsNotFound(err) {
+			return "", err
+		}
+		if is := err == nil && slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name+"."+group == name }); is != served {
+			return "not yet", nil
+		}
+		return "", nil
+	})
+}
+
+// restartContainers does what a kubelet does after the image of a container has changed: it restarts the container, and reports that. KWOK does not. Like a kubelet it watches again
+// when a watch ends, and repeats a report that the API server did not take. It runs until the context ends.
+func restartContainers(ctx context.Context, cluster *harness.Cluster) {
+	pods := cache.NewListWatchFromClient(cluster.Client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, fields.Everything())
+	latest, _, watcher, ended := watchtools.NewIndexerInformerWatcher(pods, &corev1.Pod{})
+	context.AfterFunc(ctx, watcher.Stop)
+	for {
+		var event watch.Event
+		select {
+		case <-ended:
+			return
+		case event = <-watcher.ResultChan():
+		}
+		known, exists, err := latest.Get(event.Object)
+		if err != nil || !exists { // the store finds the key of each pod
+			continue
+		}
+		pod := known.(*corev1.Pod)
+		if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning || pod.Status.ObservedGeneration >= pod.Generation {
+			continue
+		}
+		// It ends with the context only.
+		_ = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (done bool, _ error) {
+			err := restart(ctx, cluster, pod.DeepCopy())
+			if done = err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err); !done {
+				klog.ErrorS(err, "Could not report containers, tries again", "pod", klog.KObj(pod))
+			}
+			return done, nil
+		})
+	}
+}
+
+// restart reports, as the pod's kubelet, that its containers run the images that it names now.
+func restart(ctx context.Context, cluster *harness.Cluster, pod *corev1.Pod) error {
+	for i := range pod.Status.ContainerStatuses {
+		status := &pod.Status.ContainerStatuses[i]
+		at := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == status.Name })
+		if image := pod.Spec.Containers[at].Image; image != status.Image {
+			status.RestartCount++
+			status.Image, status.ImageID = image, "sandbox://"+image
+			status.ContainerID = fmt.Sprintf("kwok://%s-%s-%d", pod.UID, status.Name, status.RestartCount)
+			status.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.Now()}
+		}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID},
+		"status": map[string]any{"observedGeneration": pod.Generation, "containerStatuses": pod.Status.ContainerStatuses}})
+	if err != nil {
+		return err
+	}
+	kubelet, err := cluster.AsKubelet(pod.Spec.NodeName)
+	if err != nil {
+		return err
+	}
+	_, err = kubelet.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	return err
+}

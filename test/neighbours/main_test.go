@@ -1,0 +1,90 @@
+// Package neighbours runs Berth beside OpenKruise's manager, which is built from its module, and beside the autoscaler of kube-controller-manager. Tests read and write the API only.
+package neighbours
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/internal/sandbox"
+	"github.com/berth-project/berth/pkg/endpoint"
+	"github.com/berth-project/berth/test/harness"
+)
+
+// the is the cluster that tests share which need none of their own: Berth serves spreads, budgets and UnitedDeployments, neighbour the other kinds of OpenKruise, and metrics what the
+// autoscaler reads.
+var (
+	the       *harness.Cluster
+	neighbour *kruise
+	metrics   *queue
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "10"); err != nil { // the tests wait most of the time
+		panic(err)
+	}
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	dir, err := os.MkdirTemp("", "berth-neighbours-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() {
+		if code == 0 && err == nil {
+			err = os.RemoveAll(dir)
+			return
+		}
+		err = errors.Join(err, fmt.Errorf("logs are in %s", dir))
+	}()
+	if the, err = harness.Start(ctx, autoscaled(sandbox.Config{Name: "neighbours", Dir: dir}), product.Options{}); err != nil {
+		return 1, err
+	}
+	defer the.Sandbox.Stop()
+	var nodes []*corev1.Node
+	for _, pool := range []string{"a", "b", "c"} {
+		nodes = append(nodes, sandbox.NewNode("node-"+pool, "zone-a", map[string]string{"pool": pool}, nil, nil))
+	}
+	if err := the.Sandbox.CreateNodes(ctx, nodes); err != nil {
+		return 1, err
+	}
+	if metrics, err = serveQueue(ctx, the); err != nil {
+		return 1, err
+	}
+	for _, name := range berths {
+		if err := leaveToBerth(ctx, the, name, name != endpoint.UnitedDefinition); err != nil {
+			return 1, err
+		}
+	}
+	if neighbour, err = install(ctx, the, filepath.Join(dir, "kruise"), berths...); err != nil {
+		return 1, err
+	}
+	defer neighbour.stop()
+	if err := neighbour.start(ctx, gatesOff); err != nil {
+		return 1, err
+	}
+	kubelet, end := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { restartContainers(kubelet, the) })
+	code = m.Run()
+	end()
+	running.Wait()
+	return code, nil
+}
