@@ -225,8 +225,9 @@ lines: ## seconds | Derive the modules of every line in hack/lines from go.mod a
 	for line in $(LINES); do $(GO) run ./hack/lines/derive $$line || exit 1; done
 
 .PHONY: generate
-generate: lines $(BIN)/controller-gen api-reference ## minutes | Regenerate deepcopy functions, CRDs and docs/api.
+generate: lines $(BIN)/controller-gen ## minutes | Regenerate deepcopy functions, CRDs and docs/api.
 	$(BIN)/controller-gen object:headerFile=hack/boilerplate.go.txt paths=./pkg/crd/... paths=./pkg/plugins/...
+	$(MAKE) --no-print-directory api-reference
 	$(BIN)/controller-gen crd paths=./pkg/crd/... output:crd:dir=manifests/crd
 	mv manifests/crd/federation.berth.dev_*.yaml manifests/federation/hub/
 	mv manifests/crd/*_sidecarsets.yaml manifests/sidecar/

@@ -7,7 +7,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/berth-project/berth/pkg/cli"
-	"github.com/berth-project/berth/pkg/cli/whatif"
+	"github.com/berth-project/berth/pkg/whatif"
 	"github.com/berth-project/berth/test/reference"
 )
 

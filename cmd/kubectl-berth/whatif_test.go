@@ -11,7 +11,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/cli"
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/cli/whatif"
+	"github.com/berth-project/berth/pkg/whatif"
 )
 
 // program is the name by which the binary of these tests is berth-whatif.

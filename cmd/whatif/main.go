@@ -7,7 +7,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/cli/whatif"
+	"github.com/berth-project/berth/pkg/whatif"
 )
 
 func main() {

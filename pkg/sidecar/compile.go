@@ -168,9 +168,6 @@ func validateContainer(c *v1beta1.SidecarContainer, names map[string]bool, path 
 	for i := range c.TransferEnv {
 		errs = append(errs, validateTransfer(&c.TransferEnv[i], path.Child("transferEnv").Index(i))...)
 	}
-	if c.ResourcesPolicy != nil {
-		errs = append(errs, validateResourcesPolicy(c, path.Child("resourcesPolicy"))...)
-	}
 	return errs
 }
 

@@ -105,13 +105,6 @@ func (v *Version) inject(pod *corev1.Pod, own []corev1.Container, noted map[stri
 			}
 			container := made(c, pod, own)
 			container.Name = name
-			if c.ResourcesPolicy != nil {
-				resources, warning := resourcesOf(c.ResourcesPolicy, pod, own)
-				container.Resources = resources
-				if warning != "" {
-					warnings = append(warnings, fmt.Sprintf("container %s of SidecarSet %s: %s", name, v.Set, warning))
-				}
-			}
 			if isHot(c) {
 				heat(pod, c, &container, i)
 			}

@@ -18,10 +18,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/internal/sandbox"
-	"github.com/berth-project/berth/pkg/cli/whatif"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
+	"github.com/berth-project/berth/pkg/whatif"
 	"github.com/berth-project/berth/test/harness"
 )
 

@@ -141,11 +141,12 @@ var forbidden = map[string]map[string]string{
 		module + "pkg/descheduler": "kubectl-berth is small; no command asks the descheduler",
 		module + "pkg/plugins":     "kubectl-berth is small; what asks the plugin is in berth-whatif",
 	},
-	"pkg/cli/whatif": {
+	"pkg/whatif": {
 		module + "pkg/plugins/descheduling": "it schedules pods and moves none",
 		module + "pkg/descheduler":          "programs use it, and not the other way round",
+		module + "pkg/controller":           "a command reads what the components write",
+		module + "pkg/webhook":              "a command reads what the components write",
 	},
-	// pkg/cli/whatif asks the scheduler's plugin.
 	"pkg/cli/...": {
 		module + "pkg/controller": "a command reads what the components write",
 		module + "pkg/webhook":    "a command reads what the components write",

@@ -128,9 +128,6 @@ type SidecarContainer struct {
 
 	// TransferEnv copies environment variables of the pod's own containers.
 	TransferEnv []TransferEnv `json:"transferEnv,omitempty"`
-
-	// ResourcesPolicy computes the resources from those of other containers. It excludes resources.
-	ResourcesPolicy *ResourcesPolicy `json:"resourcesPolicy,omitempty"`
 }
 
 // PodInjectPolicy is a place among the containers of a pod.
@@ -192,28 +189,6 @@ type TransferEnv struct {
 type SourceContainerNameFrom struct {
 	// FieldRef is metadata.labels['KEY'] or metadata.annotations['KEY'].
 	FieldRef *corev1.ObjectFieldSelector `json:"fieldRef,omitempty"`
-}
-
-// ResourcesPolicy computes resources of a sidecar from those of other containers, when the pod is created.
-type ResourcesPolicy struct {
-	// TargetContainersMode is sum or max: how the resources of the targets become one number.
-	TargetContainersMode string `json:"targetContainersMode,omitempty"`
-	// TargetContainersNameRegex picks the targets among the pod's own containers and native sidecars. It must match the whole name. Empty means ".*".
-	TargetContainersNameRegex string `json:"targetContainersNameRegex,omitempty"`
-	// ResourcesExpr are expressions of numbers, quantities, percentages, cpu, memory, + - * /, max() and min().
-	ResourcesExpr ResourcesExpr `json:"resourcesExpr,omitempty,omitzero"`
-}
-
-// ResourcesExpr are expressions for limits and requests.
-type ResourcesExpr struct {
-	Limits   ResourceExprs `json:"limits,omitempty,omitzero"`
-	Requests ResourceExprs `json:"requests,omitempty,omitzero"`
-}
-
-// ResourceExprs are expressions for resources. Empty ones set nothing.
-type ResourceExprs struct {
-	CPU    string `json:"cpu,omitempty"`
-	Memory string `json:"memory,omitempty"`
 }
 
 // PatchPolicy says what happens with an annotation that a pod has already.
