@@ -40,9 +40,10 @@ type uses struct {
 	example client.Object
 	objects cache.Cache
 	// configurations is a cache of webhook configurations, and live reads from the API server.
-	configurations, live client.Reader
-	writer               client.Writer
-	clock                clock.Clock
+	configurations cache.Cache
+	live           client.Reader
+	writer         client.Writer
+	clock          clock.Clock
 	// unused is since when a narrowed namespace has had no object. Only Start uses it.
 	unused map[string]time.Time
 }
@@ -55,10 +56,16 @@ var (
 // NeedLeaderElection is true: one replica is enough to remove namespaces.
 func (u *uses) NeedLeaderElection() bool { return true }
 
-// Start looks after the first object in a namespace, and every keepInterval, until the context ends.
+// Start looks after the first object in a namespace, after somebody has made the webhook general again or for the first time, and every keepInterval, until the context ends.
 func (u *uses) Start(ctx context.Context) error {
 	changed := newSignal()
 	if err := changed.on(ctx, u.objects, u.example, func(o client.Object) bool { return !u.includes(ctx, o.GetNamespace()) }); err != nil {
+		return err
+	}
+	if err := changed.on(ctx, u.configurations, &admissionregistrationv1.MutatingWebhookConfiguration{}, func(o client.Object) bool {
+		_, all := endpoint.NamespacesOf(o.(*admissionregistrationv1.MutatingWebhookConfiguration), u.webhook)
+		return all && o.GetName() == u.configuration
+	}); err != nil {
 		return err
 	}
 	repeat(ctx, u.clock, changed, keepInterval, "Writing for which namespaces webhook "+u.webhook+" is called", u.keep)
@@ -128,7 +135,7 @@ func (u *uses) includes(ctx context.Context, namespace string) bool {
 
 // write changes the namespaces, unless change is false. If the webhook is called for all of them, names is empty.
 func (u *uses) write(ctx context.Context, change func(names []string, all bool) ([]string, bool)) error {
-	reader := u.configurations
+	var reader client.Reader = u.configurations
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}
 		if err := reader.Get(ctx, types.NamespacedName{Name: u.configuration}, configuration); err != nil {

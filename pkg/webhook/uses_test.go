@@ -3,6 +3,7 @@ package webhook
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,8 +12,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -59,7 +62,7 @@ func newNarrowed(t *testing.T) *narrowed {
 	}).Build()
 	n.uses = &uses{
 		configuration: "berth-webhook", webhook: endpoint.PodWebhook, kind: &v1beta1.WorkloadSpreadList{}, example: &v1beta1.WorkloadSpread{},
-		objects: listed{Reader: n.WithWatch}, configurations: n.WithWatch, live: n.WithWatch, writer: n.WithWatch, clock: n.clock,
+		objects: listed{Reader: n.WithWatch}, configurations: listed{Reader: n.WithWatch}, live: n.WithWatch, writer: n.WithWatch, clock: n.clock,
 	}
 	return n
 }
@@ -185,4 +188,48 @@ func TestWithoutAWebhookConfigurationThereIsNothingToNarrow(t *testing.T) {
 	n.configuration = "berth-none"
 	n.look()
 	n.include(t.Context(), "a")
+}
+
+func until(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 10*time.Second, true, func(context.Context) (bool, error) { return condition(), nil }); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// kubectl applies the webhook configurations last. On a slow machine the leader begins before that.
+func TestAWebhookIsNarrowedWhenItsConfigurationAppears(t *testing.T) {
+	n := newNarrowed(t)
+	configuration := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	if err := n.Get(t.Context(), types.NamespacedName{Name: n.configuration}, configuration); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Delete(t.Context(), configuration.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	informers := &informertest.FakeInformers{Scheme: schemeOf(t)}
+	n.objects, n.configurations = listed{informers, n.WithWatch}, listed{informers, n.WithWatch}
+	n.addSpread("a")
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := n.Start(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	defer running.Wait()
+	defer cancel()
+	until(t, "it waits for a change", n.clock.HasWaiters)
+
+	configuration.ResourceVersion = ""
+	if err := n.Create(t.Context(), configuration); err != nil {
+		t.Fatal(err)
+	}
+	informer, err := informers.FakeInformerFor(t.Context(), configuration)
+	if err != nil {
+		t.Fatal(err)
+	}
+	informer.Add(configuration)
+	until(t, "it is narrowed", func() bool { return !n.includes(t.Context(), "other") })
+	n.expect("a")
 }
