@@ -19,8 +19,9 @@ PREVIOUS := b5db682d0a4c26894abde4d9b80bd50944bbc4c8
 LEAN := -vet=off -ldflags='-s -w'
 # SUITES runs packages of tests, prints how long the rest will take by the last run, and says how to repeat what failed. It runs nothing again.
 SUITES := $(BIN)/suites -times=$(BIN)/times.json
-# ALONE are the tests of test/budget that measure how long something takes. They run by themselves, in test-all.
-ALONE := ^(TestTwoHundredDeletionsAreDecidedWithinTwoSeconds|TestAnAnswerTakesMilliseconds|TestBrokenBudgetsOfOneNamespaceDelayNoOther|TestAConflictStormOnTheStatusCostsTimeAndNoPods|TestWhatAnOperationCosts|TestUnderLoadAnAnswerCostsAtMostOneRead)$$
+# ALONE are the tests of test/budget that measure how long something takes, and FIRST_MINUTE is one of test/install. They run by themselves, in test-all.
+FIRST_MINUTE := TestTheSandboxNeedsNothingElse
+ALONE := ^($(FIRST_MINUTE)|TestTwoHundredDeletionsAreDecidedWithinTwoSeconds|TestAnAnswerTakesMilliseconds|TestBrokenBudgetsOfOneNamespaceDelayNoOther|TestAConflictStormOnTheStatusCostsTimeAndNoPods|TestWhatAnOperationCosts|TestUnderLoadAnAnswerCostsAtMostOneRead)$$
 
 # The compiler makes much garbage. It collects it less often than it would, which takes a twelfth off a build. Go's cache does not depend on that.
 COMPILE := GOGC=800 $(GO)
@@ -268,6 +269,7 @@ test-all: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kw
 	ui=$$(hack/browser.sh >&2 && echo ./test/ui || echo "test/ui is left out, it needs a browser; see 'make test-ui'" >&2); \
 	$(SUITES) -packages="$(CONTROL_PLANES) $$ui" -- $(LEAN) -count=1 -timeout=60m -skip='$(ALONE)'
 	$(SUITES) -packages=./test/budget -- $(LEAN) -count=1 -timeout=10m -run='$(ALONE)' -args -slack=4
+	$(SUITES) -packages=./test/install -- $(LEAN) -count=1 -timeout=10m -run='^$(FIRST_MINUTE)$$'
 	@if hack/containers.sh run; then $(MAKE) --no-print-directory kubelet && $(SUITES) -packages=$(NODES) -- $(LEAN) -count=1 -timeout=10m && \
 	$(SUITES) -packages=./test/budget -- $(LEAN) -count=1 -timeout=10m -run='$(ON_NODES)' -args -kubelets=3; \
 	else echo "test/kubelet is left out; see 'make test-kubelet'" >&2; fi
@@ -456,22 +458,19 @@ bench-scheduler: tools build $(BIN)/kube-scheduler-alone $(BIN)/benchstat ## an 
 	$(GO) run ./test/bench/scheduler -out $(BENCH_OUT) $(BENCH_FLAGS)
 	$(BIN)/benchstat $(BENCH_OUT)/stock.txt $(BENCH_OUT)/berth.txt
 
-# UPSTREAM_SIZES are sizes of Kubernetes' own benchmarks that two cores run in seconds. Its performance tests are 5000Nodes_10000Pods.
-UPSTREAM_SIZES ?= 500Nodes|1000Nodes
-# UPSTREAM_ONCE are sizes that take minutes, so they run in the first round only. SchedulingWhileGated has no other one that says something.
-UPSTREAM_ONCE ?= 1Node_10000GatedPods
+# UPSTREAM_SIZES are those of Kubernetes' own performance tests. The throughput is sampled each second, without the last second: smaller sizes give one sample.
+UPSTREAM_SIZES ?= 5000Nodes_10000Pods|5000Nodes_5000Pods|1Node_10000GatedPods
 UPSTREAM_CASES ?= SchedulingBasic|SchedulingNodeAffinity|TopologySpreading|SchedulingWithMixedChurn|SchedulingWhileGated
-UPSTREAM_ROUNDS ?= 5
+UPSTREAM_ROUNDS ?= 3
 
 .PHONY: bench-upstream
-bench-upstream: tools $(BIN)/benchstat ## half an hour | Run Kubernetes' own benchmarks of the scheduler, in turns on the stock scheduler and on one with Berth's plugins and no spread; UPSTREAM_ROUNDS=5, UPSTREAM_CASES='TopologySpreading', UPSTREAM_SIZES=5000Nodes_10000Pods.
+bench-upstream: tools $(BIN)/benchstat ## an hour | Run Kubernetes' own benchmarks of the scheduler, in turns on the stock scheduler, on one with Berth's plugins and no spread, and with a spread in place of the node affinity; UPSTREAM_ROUNDS=3, UPSTREAM_CASES='SchedulingBasic|TopologySpreading'.
 	@mkdir -p $(BENCH_OUT) && rm -f $(BENCH_OUT)/upstream-*.txt
-	cd test/upstream && for round in $$(seq $(UPSTREAM_ROUNDS)); do for plugins in stock berth; do \
-		sizes='$(UPSTREAM_SIZES)'; [ $$round -gt 1 ] || sizes="$$sizes|$(UPSTREAM_ONCE)"; \
-		PATH="$(BIN):$$PATH" ARTIFACTS=$(BENCH_OUT) KUBE_CACHE_MUTATION_DETECTOR=false $(GO) run . $$([ $$plugins = berth ] || echo -stock) \
-		-packages='$(addprefix k8s.io/kubernetes/test/integration/scheduler_perf/,misc affinity topology_spreading)' -- -run='^$$' -bench="/^($(UPSTREAM_CASES))$$/^($$sizes)$$" \
-		-benchtime=1ns -timeout=60m -perf-scheduling-label-filter=-none -data-items-dir=$(BENCH_OUT) >>$(BENCH_OUT)/upstream-$$plugins.txt || exit 1; done; done
-	$(BIN)/benchstat -filter '.unit:SchedulingThroughput/Average' $(BENCH_OUT)/upstream-stock.txt $(BENCH_OUT)/upstream-berth.txt
+	cd test/upstream && for round in $$(seq $(UPSTREAM_ROUNDS)); do for plugins in stock berth spread; do \
+		PATH="$(BIN):$$PATH" ARTIFACTS=$(BENCH_OUT) KUBE_CACHE_MUTATION_DETECTOR=false $(GO) run . $$([ $$plugins != stock ] || echo -stock) -packages=./perf -- \
+		-run='^$$' -bench='/^($(UPSTREAM_CASES))$$/^($(UPSTREAM_SIZES))$$' -benchtime=1ns -timeout=60m -perf-scheduling-label-filter=-none -data-items-dir=$(BENCH_OUT) \
+		$$([ $$plugins != spread ] || echo -spread) >>$(BENCH_OUT)/upstream-$$plugins.txt || exit 1; done; done
+	cd $(BENCH_OUT) && for plugins in berth spread; do $(BIN)/benchstat -filter='.unit:SchedulingThroughput/Average' upstream-stock.txt upstream-$$plugins.txt; done
 
 .PHONY: bench-webhook
 bench-webhook: tools build ## minutes | Measure what admission costs: creations with and without it, a Deployment of 3,000, memory for 1,000 spreads; LINE=1.37 for Kubernetes 1.37.

@@ -19,11 +19,8 @@ import (
 	"syscall"
 )
 
-// The two files of the module that are changed: the package that makes the scheduler of every test, and a new file of the package that all tests import.
-const (
-	scheduler = "pkg/scheduler/scheduler.go"
-	util      = "test/integration/util/berth.go"
-)
+// util is a new file of the package that all tests import.
+const util = "test/integration/util/berth.go"
 
 func main() {
 	stock := flag.Bool("stock", false, "run the tests on the stock scheduler")
@@ -40,7 +37,7 @@ func main() {
 }
 
 func run(ctx context.Context, dir string, stock bool, packages, args []string) error {
-	command := []string{"test", "-vet=off"}
+	command := []string{"test", "-vet=off", "-tags=upstream"}
 	if !stock {
 		mod, err := change(ctx, dir)
 		if err != nil {
@@ -53,20 +50,27 @@ func run(ctx context.Context, dir string, stock bool, packages, args []string) e
 	return test.Run()
 }
 
-// edits are made to the package that makes schedulers. Each text must be there once.
-var edits = [][2]string{
-	{"	registry := frameworkplugins.NewInTreeRegistry()\n", `	finish := func(*Scheduler) {}
+// edits are made to files of the module. Each text must be there once.
+var edits = map[string][][2]string{
+	// The package that makes the scheduler of every test.
+	"pkg/scheduler/scheduler.go": {
+		{"	registry := frameworkplugins.NewInTreeRegistry()\n", `	finish := func(*Scheduler) {}
 	if Extend != nil {
 		options.profiles, options.frameworkOutOfTreeRegistry, finish = Extend(options.profiles, options.frameworkOutOfTreeRegistry)
 	}
 	registry := frameworkplugins.NewInTreeRegistry()
 `},
-	{"	return sched, nil\n", "	finish(sched)\n	return sched, nil\n"},
-	{"// New returns a Scheduler\n", `// Extend changes the profiles and plugins of each new Scheduler. It returns what to do with it once it is made.
+		{"	return sched, nil\n", "	finish(sched)\n	return sched, nil\n"},
+		{"// New returns a Scheduler\n", `// Extend changes the profiles and plugins of each new Scheduler. It returns what to do with it once it is made.
 var Extend func([]schedulerapi.KubeSchedulerProfile, frameworkruntime.Registry) ([]schedulerapi.KubeSchedulerProfile, frameworkruntime.Registry, func(*Scheduler))
 
 // New returns a Scheduler
 `},
+	},
+	// The benchmark with a spread makes the namespace of its pods: their template has the UID of their owner.
+	"test/integration/scheduler_perf/scheduler_perf.go": {
+		{"		if err != nil {\n			return fmt.Errorf(\"failed to create namespace for Pod", "		if err != nil && !apierrors.IsAlreadyExists(err) {\n			return fmt.Errorf(\"failed to create namespace for Pod"},
+	},
 }
 
 // kubernetes is the directory of the module k8s.io/kubernetes.
@@ -78,20 +82,24 @@ func kubernetes(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// edited is the file of the module that makes schedulers, with the edits.
-func edited(module string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(module, scheduler))
-	if err != nil {
-		return "", err
-	}
-	changed := string(text)
-	for _, edit := range edits {
-		if n := strings.Count(changed, edit[0]); n != 1 {
-			return "", fmt.Errorf("%s has this text %d times, want once:\n%s", scheduler, n, edit[0])
+// edited are the files of the module that are edited, by their paths, with the edits.
+func edited(module string) (map[string]string, error) {
+	files := map[string]string{}
+	for path, all := range edits {
+		text, err := os.ReadFile(filepath.Join(module, path))
+		if err != nil {
+			return nil, err
 		}
-		changed = strings.Replace(changed, edit[0], edit[1], 1)
+		changed := string(text)
+		for _, edit := range all {
+			if n := strings.Count(changed, edit[0]); n != 1 {
+				return nil, fmt.Errorf("%s has this text %d times, want once:\n%s", path, n, edit[0])
+			}
+			changed = strings.Replace(changed, edit[0], edit[1], 1)
+		}
+		files[path] = changed
 	}
-	return changed, nil
+	return files, nil
 }
 
 // change makes a copy of the module with Berth's plugins, and a go.mod that names it. It returns the go.mod.
@@ -108,7 +116,7 @@ func change(ctx context.Context, dir string) (string, error) {
 	if err := os.CopyFS(made, os.DirFS(module)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", fmt.Errorf("copying the module: %w", err)
 	}
-	changed, err := edited(module)
+	files, err := edited(module)
 	if err != nil {
 		return "", err
 	}
@@ -130,9 +138,12 @@ func change(ctx context.Context, dir string) (string, error) {
 	}
 	file := filepath.Join(dir, "go.mod")
 	mods := strings.Replace(string(mod), "=> ../..", "=> "+root, 1) + "\nreplace k8s.io/kubernetes => " + made + "\n"
-	for path, content := range map[string]string{
-		filepath.Join(made, scheduler): changed, filepath.Join(made, util): string(plugins), file: mods, filepath.Join(dir, "go.sum"): string(sum),
-	} {
+	files[util] = string(plugins)
+	written := map[string]string{file: mods, filepath.Join(dir, "go.sum"): string(sum)}
+	for path, content := range files {
+		written[filepath.Join(made, path)] = content
+	}
+	for path, content := range written {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			return "", err
 		}

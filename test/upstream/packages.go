@@ -4,6 +4,8 @@
 package upstream
 
 import (
+	_ "github.com/berth-project/berth/manifests"
+	_ "github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	_ "github.com/berth-project/berth/pkg/plugins/scheduling/workloadspread"
 	_ "k8s.io/kubernetes/test/integration/framework"
 	_ "k8s.io/kubernetes/test/integration/scheduler"
