@@ -94,7 +94,7 @@ func canonicalAccount(a *account, now time.Time, when func(time.Time) string) st
 	for _, s := range a.spreads {
 		fmt.Fprintf(&b, " %s %d", s.UID, s.Generation) // in a small world each spec has a generation of its own
 	}
-	fmt.Fprintf(&b, " invalid %t, live %v, replicas %t %d %d %v, announced %t", a.policy == nil, a.live, a.replicasKnown, a.replicas, a.ahead, a.plan, a.announced)
+	fmt.Fprintf(&b, " invalid %t, live %v, replicas %t %d %d %d %v, announced %t", a.policy == nil, a.live, a.replicasKnown, a.replicas, a.ahead, a.left, a.plan, a.announced)
 	if a.policy == nil {
 		return b.String()
 	}
@@ -124,7 +124,7 @@ func TestCanonicalKnowsEveryField(t *testing.T) {
 		reflect.TypeFor[Ledger](): "observation pods owners accounts byName blindUntil perNamespace nodes unclassified ended unresolved lowest order timers change served now effects",
 		reflect.TypeFor[entry]():  "pod owner account scope stage ending slot uncertain record search",
 		reflect.TypeFor[search](): "order wait list woken overdue probeOf own shape tried preempted lent nominated stays failing unbindable asked newsBy",
-		reflect.TypeFor[account](): "workload spreads dividing members live read ordinals policy invalid plan replicasKnown replicas ahead tally metadata waiting exhausted " +
+		reflect.TypeFor[account](): "workload spreads dividing members live read ordinals policy invalid plan replicasKnown replicas ahead left tally metadata waiting exhausted " +
 			"skipUntil announced",
 		reflect.TypeFor[waitlist]():      "account class pods exhausted probes backoff retryAt",
 		reflect.TypeFor[owner]():         "ownerID object seen parent children pods",

@@ -244,6 +244,7 @@ func (a *account) oneLess(owner *owner) {
 	if a.live[owner.uid]--; a.live[owner.uid] <= 0 {
 		delete(a.live, owner.uid)
 	}
+	a.forgetLeft()
 }
 
 // beginEnd records that a pod terminates. It may go on to hold its slot.

@@ -263,6 +263,44 @@ func TestPercentagesWaitForNewsOfTheWorkload(t *testing.T) {
 	})
 }
 
+// TestPodsOfBeforeAScaleDownRaiseNoQuota: a budget refuses the deletion of pods that are too many, so the ReplicaSet still has them while others are evicted and replaced.
+func TestPodsOfBeforeAScaleDownRaiseNoQuota(t *testing.T) {
+	scaledDown := func() (w *world, waits *corev1.Pod) {
+		w = newWorld(t, 8)
+		w.spread(1, `{subsets: [{name: a, maxReplicas: "50%"}, {name: b, maxReplicas: "50%"}]}`)
+		for i, pod := range w.podsNamed("old", 6) {
+			in := []string{"a", "b"}[i%2]
+			w.seeBound(pod, "node-"+in, in)
+		}
+		w.scale(4)
+		return w, w.pod("new")
+	}
+	t.Run("not after any time", func(t *testing.T) {
+		w, waits := scaledDown()
+		w.expectChoice(waits, "WorkloadNotObserved")
+		w.step(2 * time.Second)
+		w.expectAwake("new")
+		w.expectChoice(waits, "-")
+	})
+	t.Run("unless there are more than before", func(t *testing.T) {
+		w, waits := scaledDown()
+		w.expectChoice(waits, "WorkloadNotObserved")
+		w.podsNamed("more", 2) // nine in all
+		w.step(2 * time.Second)
+		w.expectChoice(waits, "a")
+	})
+	t.Run("and not once they were gone", func(t *testing.T) {
+		w, waits := scaledDown()
+		for i := range 3 {
+			w.delete(podOf("rs-uid", fmt.Sprintf("old%d", i)))
+		}
+		w.podsNamed("more", 2) // six in all
+		w.expectChoice(waits, "WorkloadNotObserved")
+		w.step(2 * time.Second)
+		w.expectChoice(waits, "a")
+	})
+}
+
 func TestAnInvalidSpreadHoldsItsPodsUntilItIsCorrected(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, `subsets: [{name: a, maxReplicas: -1}]`)

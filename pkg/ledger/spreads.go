@@ -40,6 +40,9 @@ type account struct {
 	replicasKnown bool
 	// replicas are those that the workload was seen with. While ahead is larger, the plan is for ahead: so many pods of one owner live, and news of more replicas are late.
 	replicas, ahead int32
+	// left are the most replicas that the workload had before it was scaled down, while pods of that time may be left: a ReplicaSet takes a while to delete them, and longer if a
+	// budget refuses. So many pods of one owner do not show that news are late.
+	left int32
 	// tally of all slots: claimed, reserved, binding, uncertain and bound.
 	tally *subset.Tally
 	// metadata is what a bind sets on the pods of each subset.
@@ -305,7 +308,9 @@ func (l *Ledger) replan(a *account) bool {
 	}
 	replicas, known := a.replicasOf(object)
 	if replicas != a.replicas {
+		a.left = max(a.left, a.replicas, a.ahead)
 		a.replicas, a.ahead = replicas, 0
+		a.forgetLeft()
 	}
 	replicas = max(replicas, a.ahead)
 	if a.plan.Quota != nil && a.replicasKnown == known && a.plan.Replicas == max(replicas, 0) {
@@ -318,11 +323,26 @@ func (l *Ledger) replan(a *account) bool {
 // goAhead plans for the pods of an owner that live, because the replicas that the ledger has seen are fewer and news of them are late.
 func (l *Ledger) goAhead(a *account) {
 	a.ahead = 0
-	for _, live := range a.live {
-		a.ahead = max(a.ahead, live)
+	if most := a.most(); most > a.left {
+		a.ahead = most
 	}
 	if l.replan(a) {
 		l.wakeWaiting(a)
+	}
+}
+
+// most is how many live pods the owner with the most of them has.
+func (a *account) most() (most int32) {
+	for _, live := range a.live {
+		most = max(most, live)
+	}
+	return most
+}
+
+// forgetLeft forgets the replicas before a scale-down once no owner has more pods than there are replicas.
+func (a *account) forgetLeft() {
+	if a.left > 0 && a.most() <= a.replicas {
+		a.left = 0
 	}
 }
 

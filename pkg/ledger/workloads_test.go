@@ -33,7 +33,9 @@ type changing struct {
 	// made is how often the workload was made, revision the number of its newest revision, and replicas what the API server has.
 	made, revision int
 	replicas       int32
-	pods           []*changingPod
+	// shown are the replicas that the ledger was shown last, and left the most that it was shown before, as long as a ReplicaSet may still have pods of that time.
+	shown, left int32
+	pods        []*changingPod
 }
 
 type changingPod struct {
@@ -55,7 +57,40 @@ func (c *changing) show() {
 	if c.kind == deploymentKind {
 		object = &appsv1.Deployment{ObjectMeta: c.object(c.made), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(c.replicas)}}
 	}
+	if c.replicas != c.shown {
+		c.left, c.shown = max(c.left, c.limit()), c.replicas
+		c.clean()
+	}
 	c.apply(OwnerSeen{Kind: c.kind, Object: object})
+}
+
+// most is how many live pods the ReplicaSet with the most of them has.
+func (c *changing) most() (most int32) {
+	of := map[types.UID]int32{}
+	for _, p := range c.pods {
+		if p.DeletionTimestamp == nil {
+			of[p.OwnerReferences[0].UID]++
+		}
+	}
+	for _, n := range of {
+		most = max(most, n)
+	}
+	return most
+}
+
+// limit is the number of pods of which each subset may have its share: the replicas, or the pods of a ReplicaSet that must have been scaled up.
+func (c *changing) limit() int32 {
+	if most := c.most(); most > c.left {
+		return max(c.shown, most)
+	}
+	return c.shown
+}
+
+// clean forgets what is left once no ReplicaSet has more pods than the replicas.
+func (c *changing) clean() {
+	if c.most() <= c.shown {
+		c.left = 0
+	}
 }
 
 func (c *changing) replicaSet() metav1.ObjectMeta {
@@ -111,8 +146,13 @@ func workloadHistory(t rapid.TB, h *worlds.History) {
 		if p.in = d.Subset; p.in == subset.None {
 			p.in = len(d.Policy.Subsets)
 		}
-		if halves && d.Subset == subset.None && !slices.ContainsFunc(c.pods, func(left *changingPod) bool { return left.of != p.of }) {
-			t.Fatalf("%s has no subset, and the subsets have all pods together", p.Name)
+		if halves && !slices.ContainsFunc(c.pods, func(left *changingPod) bool { return left.of != p.of }) {
+			switch half := (c.limit() + 1) / 2; {
+			case d.Subset == subset.None && c.most() <= c.limit():
+				t.Fatalf("%s has no subset, and the subsets have all pods together", p.Name)
+			case d.Subset != subset.None && c.in(p.in, p) > half: // with the pod itself
+				t.Fatalf("%s is number %d in subset %d, which has half of %d", p.Name, c.in(p.in, p), p.in, c.limit())
+			}
 		}
 		for i := range p.in {
 			if n := c.in(i, p); !halves && n < 2 {
@@ -173,9 +213,11 @@ func workloadHistory(t rapid.TB, h *worlds.History) {
 		case kind == "delete" && p.in >= 0 && p.DeletionTimestamp == nil && h.Yes("slowly", 2):
 			p.Pod = terminating(p.Pod)
 			c.see(p.Pod)
+			c.clean()
 		case kind == "delete":
 			c.delete(p.Pod)
 			c.pods = slices.Delete(c.pods, i, i+1)
+			c.clean()
 		}
 	}
 	for _, p := range c.pods {

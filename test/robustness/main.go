@@ -102,6 +102,7 @@ var suites = map[string][]suite{
 	"pkg/controller/sidecar":    {{examples, []string{"./pkg/controller/sidecar"}}},
 	"pkg/controller/united":     {{examples, []string{"./pkg/controller/united"}}},
 	"pkg/descheduler/cycle":     {{examples, []string{"./pkg/descheduler/cycle"}}},
+	"pkg/members":               {{examples, []string{"./pkg/members"}}},
 	"pkg/guard":                 {{examples, []string{"./pkg/guard"}}},
 	"pkg/webhook":               {{examples, []string{"./pkg/webhook"}}},
 }

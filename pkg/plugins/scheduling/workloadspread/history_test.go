@@ -37,6 +37,8 @@ type voyage struct {
 	// disturbed is true if the spread has come in the middle of the last cycle. Until settled the bind of a deleted pod may be in doubt, so that its slot is taken.
 	disturbed bool
 	settled   time.Time
+	// blind is true while the API server allows no watch of spreads.
+	blind bool
 }
 
 // passenger is a pod of the workload.
@@ -176,10 +178,34 @@ func (v *voyage) step() {
 			v.comes()
 		}
 	case 12:
-		v.wait(90)
+		if v.draw.IntN(2) == 0 {
+			v.interrupt()
+		} else {
+			v.wait(90)
+		}
 	default:
 		v.rest()
 	}
+}
+
+// interrupt ends the watch of spreads, until time passes: the spread may come meanwhile, and its pods wait for it for less than a minute.
+func (v *voyage) interrupt() {
+	if v.blind {
+		return
+	}
+	v.say("the watch of spreads ends")
+	v.blind = true
+	v.server.interrupt()
+	settle()
+}
+
+func (v *voyage) resume() {
+	if !v.blind {
+		return
+	}
+	v.say("spreads may be watched again")
+	v.blind, v.settled = false, time.Now().Add(restSeconds*time.Second)
+	v.server.resume()
 }
 
 func (v *voyage) names() (names []string) {
@@ -300,6 +326,7 @@ func (v *voyage) sail() {
 
 // wait lets seconds pass.
 func (v *voyage) wait(seconds int) {
+	v.resume()
 	v.say("%d s pass", seconds)
 	for range seconds {
 		for len(v.scheduler.SchedulingQueue.PodsInActiveQ()) > 0 {
@@ -384,7 +411,7 @@ func (v *voyage) judge(p *passenger, pod *corev1.Pod, pods map[string]*corev1.Po
 	if in >= 0 && kept[in] > v.quotas[in] {
 		v.fatalf("subset %d has %d pods of %s", in, kept[in], p.revision)
 	}
-	if v.disturbed || time.Now().Before(v.settled) {
+	if v.disturbed || v.blind || time.Now().Before(v.settled) {
 		return
 	}
 	if in < 0 {
