@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
@@ -30,16 +31,20 @@ import (
 func askBothReplicas(t *testing.T, cluster *harness.Cluster) {
 	t.Helper()
 	configurations := cluster.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	first, err := configurations.Get(t.Context(), "berth-webhook", getOptions)
-	if err != nil {
-		t.Fatal(err)
-	}
 	of := func(set string) admissionregistrationv1.MatchCondition {
 		return admissionregistrationv1.MatchCondition{Name: "of-" + set, Expression: fmt.Sprintf("has(object.metadata.generateName) && object.metadata.generateName == '%s-'", set)}
 	}
-	second := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "second"}, Webhooks: []admissionregistrationv1.MutatingWebhook{*first.Webhooks[0].DeepCopy()}}
-	first.Webhooks[0].MatchConditions = append(first.Webhooks[0].MatchConditions, of("web-1"))
-	if _, err := configurations.Update(t.Context(), first, metav1.UpdateOptions{}); err != nil {
+	second := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "second"}}
+	if err := retry.RetryOnConflict(retry.DefaultRetry, func() error { // the controller writes the namespaces of spreads into it
+		first, err := configurations.Get(t.Context(), "berth-webhook", getOptions)
+		if err != nil {
+			return err
+		}
+		second.Webhooks = []admissionregistrationv1.MutatingWebhook{*first.Webhooks[0].DeepCopy()}
+		first.Webhooks[0].MatchConditions = append(first.Webhooks[0].MatchConditions, of("web-1"))
+		_, err = configurations.Update(t.Context(), first, metav1.UpdateOptions{})
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	w := &second.Webhooks[0]
