@@ -151,7 +151,7 @@ func (l *Ledger) checkSubsets(e *entry, candidate subset.Candidate, results *Che
 		seen = seen.With(i)
 		switch result := results.at(a.policy, i); {
 		case result == NotChecked:
-			return tried, closed, &NodeCheck{Policy: a.policy, Subset: i, Own: e.own, Shape: e.class().shape, Tried: tried.Has(i)}
+			return tried, closed, &NodeCheck{Policy: a.policy, Subset: i, Own: e.own, Shape: e.shapeOf(), Tried: tried.Has(i)}
 		case result == Infeasible:
 			closed = closed.With(i)
 		case result == FeasibleAgain:

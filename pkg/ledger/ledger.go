@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -249,13 +250,19 @@ func (l *Ledger) WaitsForSlot(uid types.UID) bool {
 	return e != nil && e.search != nil && e.account != nil && e.wait == ForSlot
 }
 
-// ClaimOf is the subset in which an unbound pod looks for a node, nil if there is none, and the pod's own tolerations.
-func (l *Ledger) ClaimOf(uid types.UID) (*subset.Subset, []corev1.Toleration) {
+// ClaimOf is the subset in which an unbound pod looks for a node. Nil if there is none.
+func (l *Ledger) ClaimOf(uid types.UID) *subset.Subset {
 	e := l.pods[uid]
 	if e == nil || e.stage == Bound || e.index() == subset.None {
-		return nil, nil
+		return nil
 	}
-	return &e.policy().Subsets[e.index()], e.own
+	return &e.policy().Subsets[e.index()]
+}
+
+// MayUse is true if the pod looks for a node and may use this one: within the subset that it has claimed, or anywhere if it was let go without one.
+func (l *Ledger) MayUse(uid types.UID, node *corev1.Node) bool {
+	e := l.pods[uid]
+	return e != nil && e.policy() != nil && e.stage != Waiting && e.stage != Bound && e.policy().Subset(e.index()).Fits(node, e.own) == v1beta1.ReasonAdmitted
 }
 
 // UncertainUntil is when the last uncertain bind of the pod can no longer happen. Zero if it has none.

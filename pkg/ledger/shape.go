@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/berth-project/berth/pkg/subset"
 )
 
 // Shape is what the node-local filters of the scheduler read of a pod with these tolerations of its own. Pods with equal shapes fit the same nodes,
@@ -46,10 +48,44 @@ func Shape(pod *corev1.Pod, own []corev1.Toleration) string {
 	return string(encoded)
 }
 
-// class of an exhausted pod.
-func (e *entry) class() podClass {
+// rules are what the other filters read of a pod, and whether it may preempt. The revision stands for the labels, of which pods of a StatefulSet have some of their own.
+func rules(pod *corev1.Pod) string {
+	rules := struct {
+		Revision  string
+		Priority  *int32
+		Neighbour *corev1.PodAffinity
+		Stranger  *corev1.PodAntiAffinity
+		Spread    []corev1.TopologySpreadConstraint
+		Devices   []corev1.PodResourceClaim
+		Claims    []string
+	}{Revision: subset.RevisionOf(pod), Priority: pod.Spec.Priority, Spread: pod.Spec.TopologySpreadConstraints, Devices: pod.Spec.ResourceClaims}
+	if affinity := pod.Spec.Affinity; affinity != nil {
+		rules.Neighbour, rules.Stranger = affinity.PodAffinity, affinity.PodAntiAffinity
+	}
+	for i := range pod.Spec.Volumes {
+		switch volume := &pod.Spec.Volumes[i]; {
+		case volume.PersistentVolumeClaim != nil:
+			rules.Claims = append(rules.Claims, volume.PersistentVolumeClaim.ClaimName)
+		case volume.Ephemeral != nil:
+			rules.Claims = append(rules.Claims, pod.Name+"-"+volume.Name)
+		}
+	}
+	encoded, err := json.Marshal(rules)
+	if err != nil {
+		return string(pod.UID) // no other pod is known to be equal
+	}
+	return string(encoded)
+}
+
+// shapeOf is the pod's shape, computed once.
+func (e *entry) shapeOf() string {
 	if e.shape == "" {
 		e.shape = Shape(e.pod, e.own)
 	}
-	return podClass{scope: e.scope, shape: e.shape}
+	return e.shape
+}
+
+// class of an exhausted pod.
+func (e *entry) class() podClass {
+	return podClass{scope: e.scope, shape: e.shapeOf(), rules: rules(e.pod)}
 }

@@ -752,7 +752,7 @@ func (s *small) slots(name string, revision int) (bound, claimed int) {
 
 // claimOf is the subset in which a pod waits for a node. Empty if there is none.
 func (s *small) claimOf(i int) string {
-	if claim, _ := s.ledger.ClaimOf(podUID(i)); claim != nil {
+	if claim := s.ledger.ClaimOf(podUID(i)); claim != nil {
 		return claim.Name
 	}
 	return ""

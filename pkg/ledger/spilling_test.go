@@ -8,6 +8,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 func TestAnAdaptivePodGoesOnToTheNextSubsetInACycleThatFollowsAtOnce(t *testing.T) {
@@ -319,6 +321,57 @@ func TestAPodThatWaitsForVictimsPassesItsTurnOn(t *testing.T) {
 	w.awake = nil
 	w.preempt(first, true)
 	w.expectAwake("second")
+}
+
+// TestPodsWithOtherRulesAreTriedToo: an exhausted pod is tried for those only that find room where it does. The zone of its volume may be down, and that of another is back.
+func TestPodsWithOtherRulesAreTriedToo(t *testing.T) {
+	term := []corev1.PodAffinityTerm{{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "cat"}}, TopologyKey: corev1.LabelHostname}}
+	for name, differs := range map[string]func(*corev1.Pod){
+		"equal":    nil,
+		"revision": func(pod *corev1.Pod) { pod.Labels["pod-template-hash"] = "v2" },
+		"priority": func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To[int32](-10) },
+		"affinity": func(pod *corev1.Pod) {
+			pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: term}}
+		},
+		"anti-affinity": func(pod *corev1.Pod) {
+			pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: term}}
+		},
+		"topology spread": func(pod *corev1.Pod) {
+			pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule}}
+		},
+		"devices": func(pod *corev1.Pod) {
+			pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("second")}}
+		},
+		"claim": func(pod *corev1.Pod) {
+			pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-1"}}}}
+		},
+		"ephemeral volume": func(pod *corev1.Pod) {
+			pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 4)
+			w.spread(1, strings.Replace(adaptive, "type: Adaptive", "type: Adaptive, quotaScope: Workload", 1))
+			first, second := podOf("rs-uid", "first"), podOf("rs-uid", "second")
+			if differs != nil {
+				differs(second)
+			}
+			for _, pod := range []*corev1.Pod{first, second} {
+				pod.Spec.PreemptionPolicy = ptr.To(corev1.PreemptNever)
+				w.see(pod)
+				w.refuse(pod) // in a, and then in b
+				w.refuse(pod)
+				w.expectChoice(pod, "NoNodeFits")
+			}
+			change := &corev1.Pod{}
+			if !w.mayRetry(first, change, "a") {
+				t.Fatal("no pod is tried after an event")
+			}
+			if got, want := w.mayRetry(second, change, "a"), differs != nil; got != want {
+				t.Errorf("the second pod is tried: %t, want %t", got, want)
+			}
+		})
+	}
 }
 
 func TestFixedPreemptsInItsSubset(t *testing.T) {

@@ -387,7 +387,7 @@ func (s *storm) bound(in string) (n int32) {
 func (s *storm) isFull(in string, quota int32) bool {
 	n := s.bound(in)
 	for _, p := range s.pods {
-		if claim, _ := s.ledger.ClaimOf(p.UID); claim != nil && claim.Name == in && !s.mayBeIn(p, in) {
+		if claim := s.ledger.ClaimOf(p.UID); claim != nil && claim.Name == in && !s.mayBeIn(p, in) {
 			n++
 		}
 	}
@@ -710,7 +710,7 @@ func (s *storm) thereIsRoom(where string) {
 		if p.bound || p.awake || p.decision != nil {
 			continue
 		}
-		if claimed, _ := s.ledger.ClaimOf(p.UID); claimed != nil && claimed.Name+requestOf(p.Pod) == where {
+		if claimed := s.ledger.ClaimOf(p.UID); claimed != nil && claimed.Name+requestOf(p.Pod) == where {
 			p.awake = true
 		}
 		for _, node := range []string{"node-a", "node-b"} {

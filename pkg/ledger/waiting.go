@@ -25,9 +25,8 @@ type waitlist struct {
 	retryAt time.Time
 }
 
-// podClass is what exhausted pods have in common if one of them finds room where another does, as far as a NodeCheck can tell. The waitlist of a
-// scope has no shape.
-type podClass struct{ scope, shape string }
+// podClass is what exhausted pods have in common if one of them finds room where another does. The waitlist of a scope has neither shape nor rules.
+type podClass struct{ scope, shape, rules string }
 
 func byOrder(a, b *entry) int { return cmp.Compare(a.order, b.order) }
 

@@ -71,6 +71,16 @@ type Policy struct {
 	seats *seating
 }
 
+var noSubset Subset
+
+// Subset is the subset with an index. For None it is one that has every node and tolerates nothing.
+func (p *Policy) Subset(index int) *Subset {
+	if index == None {
+		return &noSubset
+	}
+	return &p.Subsets[index]
+}
+
 // Adaptive says more about a pod of strategy Adaptive. It goes on from a subset when the scheduler's filters refuse
 // every node.
 type Adaptive struct {

@@ -56,7 +56,7 @@ var (
 // NeedLeaderElection is true: one replica is enough to remove namespaces.
 func (u *uses) NeedLeaderElection() bool { return true }
 
-// Start looks after the first object in a namespace, after somebody has made the webhook general again or for the first time, and every keepInterval, until the context ends.
+// Start looks after the first object in a namespace, when the webhook is called for all namespaces, as after it was applied, and every keepInterval, until the context ends.
 func (u *uses) Start(ctx context.Context) error {
 	changed := newSignal()
 	if err := changed.on(ctx, u.objects, u.example, func(o client.Object) bool { return !u.includes(ctx, o.GetNamespace()) }); err != nil {

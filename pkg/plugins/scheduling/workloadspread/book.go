@@ -212,10 +212,16 @@ func (b *book) holds(pod *corev1.Pod) bool {
 	return waits
 }
 
-func (b *book) claimOf(uid types.UID) (*subset.Subset, []corev1.Toleration) {
+func (b *book) claimOf(uid types.UID) *subset.Subset {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.ledger.ClaimOf(uid)
+}
+
+func (b *book) mayUse(uid types.UID, node *corev1.Node) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ledger.MayUse(uid, node)
 }
 
 func (b *book) waitsForNode(uid types.UID) (*ledger.Decision, bool) {

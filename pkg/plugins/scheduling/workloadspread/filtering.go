@@ -164,9 +164,6 @@ func resultOf(answer *ledger.Answer) string {
 // PreFilterExtensions implements fwk.PreFilterPlugin. The decision does not depend on the pods of a node.
 func (s *Spread) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// noSubset tolerates nothing.
-var noSubset subset.Subset
-
 // Filter keeps the pod inside its subset. A pod that is in none may use every node that its template tolerates. It must not rely on a PreFilterResult: the scheduler tries nominated nodes without it.
 func (s *Spread) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, nodeInfo fwk.NodeInfo) *fwk.Status {
 	d, node := decisionIn(state), nodeInfo.Node()
@@ -175,7 +172,7 @@ func (s *Spread) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 	}
 	if d.Subset == subset.None {
 		// Admission added the tolerations of all subsets, and the pod has none of these.
-		if !noSubset.Tolerates(node, d.Own) {
+		if !d.Policy.Subset(subset.None).Tolerates(node, d.Own) {
 			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) had taints that the pod only tolerates within a subset")
 		}
 		return nil

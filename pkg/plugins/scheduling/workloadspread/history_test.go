@@ -3,6 +3,7 @@ package workloadspread_test
 import (
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -59,9 +60,11 @@ const (
 	restSeconds = 15
 )
 
+var histories = flag.Uint64("histories", 60, "how many random histories TestNoHistoryOfAWholeSchedulerBreaksARule plays")
+
 // TestNoHistoryOfAWholeSchedulerBreaksARule plays random histories of a whole scheduler. The test looks at the API server alone: at each pod that gets a node, and at the pods that wait when nothing happens any more.
 func TestNoHistoryOfAWholeSchedulerBreaksARule(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range *histories {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				v := setOut(t, rand.New(rand.NewPCG(seed, 0)))

@@ -13,7 +13,6 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -59,7 +58,7 @@ func (s *Spread) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 	return events, nil
 }
 
-// isSchedulableAfterNodeChange: the pod's subset may use the node now and could not before, or the node has more room.
+// isSchedulableAfterNodeChange: the pod may use the node now, in its subset or without one, and could not before; or the node has more room.
 func (s *Spread) isSchedulableAfterNodeChange(_ klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
 	was, is, err := schedutil.As[*corev1.Node](before, after)
 	if err != nil {
@@ -68,14 +67,7 @@ func (s *Spread) isSchedulableAfterNodeChange(_ klog.Logger, pod *corev1.Pod, be
 	if s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: after, Node: is, OnNode: true}) {
 		return fwk.Queue, nil
 	}
-	claimed, own := s.book.claimOf(pod.UID)
-	if claimed == nil {
-		return fwk.QueueSkip, nil
-	}
-	fits := func(node *corev1.Node) bool {
-		return claimed.Fits(node, own) == v1beta1.ReasonAdmitted
-	}
-	if fits(is) && (was == nil || !fits(was)) {
+	if s.book.mayUse(pod.UID, is) && (was == nil || !s.book.mayUse(pod.UID, was)) {
 		return fwk.Queue, nil
 	}
 	return fwk.QueueSkip, nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	clienttesting "k8s.io/client-go/testing"
 	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
@@ -58,6 +59,28 @@ func TestAPodBeyondAllQuotasToleratesWhatItsTemplateTolerates(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAPodBeyondAllQuotasGoesToANodeThatLosesItsTaint: only WorkloadSpread has refused the node, so nothing else has the pod tried again.
+func TestAPodBeyondAllQuotasGoesToANodeThatLosesItsTaint(t *testing.T) {
+	const spec = `subsets: [{name: a, maxReplicas: 1, tolerations: [{key: spot, operator: Exists}], requiredNodeSelector: {matchExpressions: [{key: zone, operator: In, values: [a]}]}}]`
+	inBubble(t, func(t *testing.T) {
+		a := nodeOf("a")
+		a.Spec.Taints = []corev1.Taint{{Key: "spot", Effect: corev1.TaintEffectNoSchedule}}
+		p := openPort(t, spec, nil, a)
+		p.pod("within", asAdmitted(t, spec))
+		p.pod("beyond", asAdmitted(t, spec))
+		p.cycles()
+		p.expectNode("beyond", "")
+		free := a.DeepCopy()
+		free.Spec.Taints = nil
+		if _, err := p.client.CoreV1().Nodes().Update(p.ctx, free, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(restSeconds * time.Second)
+		p.cycles()
+		p.expectNode("beyond", "node-a")
+	})
 }
 
 // TestEveryProfileThatTheCheckPassesSchedulesPods: a profile may leave out PreScore, Score and the gate, in every combination, and nothing else. Without PreScore nothing says that a pod of

@@ -305,9 +305,8 @@ type apiServer struct {
 	refuse string
 	// refuseNode is the name of a node to which all binds are refused.
 	refuseNode string
-	// interrupted is true while no watch of spreads is allowed, and missed is what the next one shows first.
-	interrupted bool
-	missed      *v1beta1.WorkloadSpread
+	// interrupted is true while no watch of spreads is allowed. catchesUp is true if the next one shows first what is there.
+	interrupted, catchesUp bool
 }
 
 // remove deletes the spread "web".
@@ -324,15 +323,17 @@ func (a *apiServer) remove(t *testing.T) {
 func (a *apiServer) interrupt() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	_ = a.watch.Close()
+	if a.watch != nil { // the scheduler may not have begun to watch again
+		_ = a.watch.Close()
+	}
 	a.watch, a.interrupted = nil, true
 }
 
-// resume allows watches, which show first that the spread "web" was created meanwhile.
+// resume allows watches, of which the first shows that the spread "web" was created meanwhile.
 func (a *apiServer) resume() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.interrupted, a.missed = false, a.object
+	a.interrupted, a.catchesUp = false, true
 }
 
 // spread creates or changes the spread "web".
@@ -377,9 +378,15 @@ func (a *apiServer) RoundTrip(r *http.Request) (*http.Response, error) {
 		reader, writer := io.Pipe()
 		context.AfterFunc(r.Context(), func() { _ = writer.CloseWithError(r.Context().Err()) })
 		a.watch = writer
-		if missed := a.missed; missed != nil {
-			a.missed = nil
-			go func() { _ = json.NewEncoder(writer).Encode(map[string]any{"type": "ADDED", "object": missed}) }()
+		if a.catchesUp {
+			a.catchesUp = false
+			go func() { // when the client reads
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				if a.object != nil {
+					_ = json.NewEncoder(writer).Encode(map[string]any{"type": "ADDED", "object": a.object})
+				}
+			}()
 		}
 		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: reader, Request: r}, nil
 	default:
