@@ -464,13 +464,13 @@ UPSTREAM_CASES ?= SchedulingBasic|SchedulingNodeAffinity|TopologySpreading|Sched
 UPSTREAM_ROUNDS ?= 3
 
 .PHONY: bench-upstream
-bench-upstream: tools $(BIN)/benchstat ## an hour | Run Kubernetes' own benchmarks of the scheduler, in turns on the stock scheduler, on one with Berth's plugins and no spread, and with a spread in place of the node affinity; UPSTREAM_ROUNDS=3, UPSTREAM_CASES='SchedulingBasic|TopologySpreading'.
+bench-upstream: tools $(BIN)/benchstat ## an hour | Run Kubernetes' own benchmarks of the scheduler, in turns on the stock scheduler and on one with Berth's plugins and no spread; then its case with affinity with pods of a ReplicaSet, in turns with stock plugins and with a spread in place of the affinity; UPSTREAM_ROUNDS=3, UPSTREAM_CASES='SchedulingBasic|TopologySpreading'.
 	@mkdir -p $(BENCH_OUT) && rm -f $(BENCH_OUT)/upstream-*.txt
-	cd test/upstream && for round in $$(seq $(UPSTREAM_ROUNDS)); do for plugins in stock berth spread; do \
-		PATH="$(BIN):$$PATH" ARTIFACTS=$(BENCH_OUT) KUBE_CACHE_MUTATION_DETECTOR=false $(GO) run . $$([ $$plugins != stock ] || echo -stock) -packages=./perf -- \
+	cd test/upstream && for round in $$(seq $(UPSTREAM_ROUNDS)); do for turn in stock berth owner spread; do \
+		PATH="$(BIN):$$PATH" ARTIFACTS=$(BENCH_OUT) KUBE_CACHE_MUTATION_DETECTOR=false $(GO) run . $$(case $$turn in stock|owner) echo -stock; esac) -packages=./perf -- \
 		-run='^$$' -bench='/^($(UPSTREAM_CASES))$$/^($(UPSTREAM_SIZES))$$' -benchtime=1ns -timeout=60m -perf-scheduling-label-filter=-none -data-items-dir=$(BENCH_OUT) \
-		$$([ $$plugins != spread ] || echo -spread) >>$(BENCH_OUT)/upstream-$$plugins.txt || exit 1; done; done
-	cd $(BENCH_OUT) && for plugins in berth spread; do $(BIN)/benchstat -filter='.unit:SchedulingThroughput/Average' upstream-stock.txt upstream-$$plugins.txt; done
+		$$(case $$turn in owner|spread) echo -$$turn; esac) >>$(BENCH_OUT)/upstream-$$turn.txt || exit 1; done; done
+	cd $(BENCH_OUT) && for turns in 'stock berth' 'owner spread'; do $(BIN)/benchstat -filter='.unit:SchedulingThroughput/Average' $$(printf 'upstream-%s.txt ' $$turns); done
 
 .PHONY: bench-webhook
 bench-webhook: tools build ## minutes | Measure what admission costs: creations with and without it, a Deployment of 3,000, memory for 1,000 spreads; LINE=1.37 for Kubernetes 1.37.

@@ -1,7 +1,7 @@
 // Command upstream runs Kubernetes' own integration tests of the scheduler on a scheduler that has Berth's plugins in each profile, or on the stock scheduler. The tests are those of
 // the module k8s.io/kubernetes, and their files are as they are. In a copy of the module, the function that makes a scheduler adds the plugins.
 //
-// Arguments are those of `go test`, also for the benchmarks of its scheduler_perf (make bench-upstream). With -stock nothing is added.
+// Arguments are those of `go test`, also for the benchmarks of its scheduler_perf (make bench-upstream). With -stock it adds none.
 package main
 
 import (
@@ -37,15 +37,11 @@ func main() {
 }
 
 func run(ctx context.Context, dir string, stock bool, packages, args []string) error {
-	command := []string{"test", "-vet=off", "-tags=upstream"}
-	if !stock {
-		mod, err := change(ctx, dir)
-		if err != nil {
-			return err
-		}
-		command = append(command, "-modfile="+mod)
+	mod, err := change(ctx, dir, stock)
+	if err != nil {
+		return err
 	}
-	test := exec.CommandContext(ctx, "go", slices.Concat(command, packages, args)...)
+	test := exec.CommandContext(ctx, "go", slices.Concat([]string{"test", "-vet=off", "-tags=upstream", "-modfile=" + mod}, packages, args)...)
 	test.Stdout, test.Stderr = os.Stdout, os.Stderr
 	return test.Run()
 }
@@ -67,7 +63,7 @@ var Extend func([]schedulerapi.KubeSchedulerProfile, frameworkruntime.Registry) 
 // New returns a Scheduler
 `},
 	},
-	// The benchmark with a spread makes the namespace of its pods: their template has the UID of their owner.
+	// The benchmark with an owner makes the namespace of its pods: their template has the UID of their owner.
 	"test/integration/scheduler_perf/scheduler_perf.go": {
 		{"		if err != nil {\n			return fmt.Errorf(\"failed to create namespace for Pod", "		if err != nil && !apierrors.IsAlreadyExists(err) {\n			return fmt.Errorf(\"failed to create namespace for Pod"},
 	},
@@ -102,8 +98,8 @@ func edited(module string) (map[string]string, error) {
 	return files, nil
 }
 
-// change makes a copy of the module with Berth's plugins, and a go.mod that names it. It returns the go.mod.
-func change(ctx context.Context, dir string) (string, error) {
+// change makes a copy of the module, with Berth's plugins if it is not to stay stock, and a go.mod that names it. It returns the go.mod.
+func change(ctx context.Context, dir string, stock bool) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
@@ -138,6 +134,9 @@ func change(ctx context.Context, dir string) (string, error) {
 	}
 	file := filepath.Join(dir, "go.mod")
 	mods := strings.Replace(string(mod), "=> ../..", "=> "+root, 1) + "\nreplace k8s.io/kubernetes => " + made + "\n"
+	if stock {
+		plugins = []byte("package util\n")
+	}
 	files[util] = string(plugins)
 	written := map[string]string{file: mods, filepath.Join(dir, "go.sum"): string(sum)}
 	for path, content := range files {

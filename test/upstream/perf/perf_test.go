@@ -1,7 +1,7 @@
 //go:build upstream
 
-// Package perf is Kubernetes' benchmarks of the scheduler without their thresholds, which small machines miss. With -spread, a WorkloadSpread takes the place of the affinity in
-// SchedulingNodeAffinity.
+// Package perf is Kubernetes' benchmarks of the scheduler without their thresholds, which small machines miss. With -owner, SchedulingNodeAffinity is run with pods of a ReplicaSet: the scheduler
+// spreads these by itself. With -spread a WorkloadSpread takes the place of their affinity.
 package perf
 
 import (
@@ -39,7 +39,10 @@ const (
 	namespace    = "spread"
 )
 
-var withSpread = flag.Bool("spread", false, "run SchedulingNodeAffinity alone, with a WorkloadSpread in place of the affinity")
+var (
+	withOwner  = flag.Bool("owner", false, "run SchedulingNodeAffinity alone, with pods of a ReplicaSet")
+	withSpread = flag.Bool("spread", false, "as -owner, with a WorkloadSpread in place of the affinity")
+)
 
 func TestMain(m *testing.M) {
 	if err := perf.InitTests(); err != nil {
@@ -56,7 +59,7 @@ func BenchmarkPerfScheduling(b *testing.B) {
 	}
 	of, config, pod := filepath.Join(strings.TrimSpace(string(module)), "test/integration/scheduler_perf"), filepath.Join(b.TempDir(), "config.yaml"), filepath.Join(b.TempDir(), "pod.yaml")
 	all := slices.Concat(cases(b, filepath.Join(of, "misc")), cases(b, filepath.Join(of, "affinity")), cases(b, filepath.Join(of, "topology_spreading")))
-	if !*withSpread {
+	if !*withOwner && !*withSpread {
 		write(b, config, all)
 		perf.RunBenchmarkPerfScheduling(b, config, "all", nil)
 		return
@@ -74,13 +77,19 @@ func BenchmarkPerfScheduling(b *testing.B) {
 		}
 	}
 	write(b, config, all)
-	perf.RunBenchmarkPerfScheduling(b, config, "spread", nil, perf.WithPrepareFn(func(ctx ktesting.TContext) error {
-		owner, err := prepare(ctx, affinity)
-		if err != nil {
+	perf.RunBenchmarkPerfScheduling(b, config, "owned", nil, perf.WithPrepareFn(func(ctx ktesting.TContext) error {
+		owner, err := own(ctx, affinity)
+		if err != nil || !*withSpread {
+			write(ctx, pod, podOf(affinity, owner))
 			return err
 		}
-		write(ctx, pod, podOf(affinity, owner))
-		return known(ctx, of, affinity, owner)
+		without := affinity.DeepCopy()
+		without.Spec.Affinity = nil
+		write(ctx, pod, podOf(without, owner))
+		if err := divide(ctx, affinity, owner); err != nil {
+			return err
+		}
+		return known(ctx, of, without, owner)
 	}))
 }
 
@@ -114,30 +123,31 @@ func cases(b *testing.B, dir string) []map[string]any {
 	return all
 }
 
-// prepare makes a ReplicaSet and a spread whose only subset has the affinity of the pods.
-func prepare(ctx ktesting.TContext, affinity *corev1.Pod) (*appsv1.ReplicaSet, error) {
-	definitions := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
-	for _, content := range manifests.CRDs() {
-		definition := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal(content, &definition.Object); err != nil {
-			return nil, err
-		}
-		unstructured.RemoveNestedField(definition.Object, "spec", "conversion") // there is no webhook
-		if _, err := ctx.Dynamic().Resource(definitions).Create(ctx, definition, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-			return nil, err
-		}
-	}
+// own makes a ReplicaSet.
+func own(ctx ktesting.TContext, pod *corev1.Pod) (*appsv1.ReplicaSet, error) {
 	if _, err := ctx.Client().CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
 	labels := map[string]string{"app": "web"}
-	owner, err := ctx.Client().AppsV1().ReplicaSets(namespace).Create(ctx, &appsv1.ReplicaSet{
+	return ctx.Client().AppsV1().ReplicaSets(namespace).Create(ctx, &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](20000), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: podOf(affinity, nil).Spec}},
+			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod.Spec}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		return nil, err
+}
+
+// divide makes a spread whose only subset has the affinity of the pods.
+func divide(ctx ktesting.TContext, affinity *corev1.Pod, owner *appsv1.ReplicaSet) error {
+	definitions := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
+	for _, content := range manifests.CRDs() {
+		definition := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(content, &definition.Object); err != nil {
+			return err
+		}
+		unstructured.RemoveNestedField(definition.Object, "spec", "conversion") // there is no webhook
+		if _, err := ctx.Dynamic().Resource(definitions).Create(ctx, definition, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
 	}
 	terms := affinity.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	spread := &v1beta1.WorkloadSpread{
@@ -150,23 +160,20 @@ func prepare(ctx ktesting.TContext, affinity *corev1.Pod) (*appsv1.ReplicaSet, e
 	}
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(spread)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	spreads := ctx.Dynamic().Resource(v1beta1.GroupVersion.WithResource("workloadspreads")).Namespace(namespace)
-	if err := until(ctx, func(ctx context.Context) (bool, error) {
+	return until(ctx, func(ctx context.Context) (bool, error) {
 		_, err := spreads.Create(ctx, &unstructured.Unstructured{Object: object}, metav1.CreateOptions{})
 		if apierrors.IsNotFound(err) {
 			return false, nil // the definition is not served yet
 		}
 		return err == nil, err
-	}); err != nil {
-		return nil, err
-	}
-	return owner, nil
+	})
 }
 
 // known waits until the scheduler keeps a pod of the owner from a node outside the zones, for the sake of the spread.
-func known(ctx ktesting.TContext, of string, affinity *corev1.Pod, owner *appsv1.ReplicaSet) error {
+func known(ctx ktesting.TContext, of string, template *corev1.Pod, owner *appsv1.ReplicaSet) error {
 	outside := &corev1.Node{}
 	read(ctx, filepath.Join(of, "templates/node-default.yaml"), outside)
 	nodes, pods := ctx.Client().CoreV1().Nodes(), ctx.Client().CoreV1().Pods(namespace)
@@ -175,7 +182,7 @@ func known(ctx ktesting.TContext, of string, affinity *corev1.Pod, owner *appsv1
 		return err
 	}
 	if err := until(ctx, func(ctx context.Context) (bool, error) {
-		pod, err := pods.Create(ctx, podOf(affinity, owner), metav1.CreateOptions{})
+		pod, err := pods.Create(ctx, podOf(template, owner), metav1.CreateOptions{})
 		if err != nil {
 			return false, err
 		}
@@ -199,14 +206,11 @@ func known(ctx ktesting.TContext, of string, affinity *corev1.Pod, owner *appsv1
 	return nodes.Delete(ctx, outside.Name, metav1.DeleteOptions{})
 }
 
-// podOf is the benchmark's pod without its affinity, with an owner if there is one.
-func podOf(affinity *corev1.Pod, owner *appsv1.ReplicaSet) *corev1.Pod {
-	pod := affinity.DeepCopy()
-	pod.Spec.Affinity = nil
+// podOf is a pod of the owner.
+func podOf(template *corev1.Pod, owner *appsv1.ReplicaSet) *corev1.Pod {
+	pod := template.DeepCopy()
 	pod.Labels = map[string]string{"app": "web"}
-	if owner != nil {
-		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
-	}
+	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
 	return pod
 }
 
