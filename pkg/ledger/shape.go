@@ -48,26 +48,26 @@ func Shape(pod *corev1.Pod, own []corev1.Toleration) string {
 	return string(encoded)
 }
 
-// rules are what the other filters read of a pod, and whether it may preempt. The revision stands for the labels, of which pods of a StatefulSet have some of their own.
+// rules are what the other filters read of a pod, and its priority, by which it preempts. The revision stands for the labels, of which pods of a StatefulSet have some of their own.
 func rules(pod *corev1.Pod) string {
 	rules := struct {
-		Revision  string
-		Priority  *int32
-		Neighbour *corev1.PodAffinity
-		Stranger  *corev1.PodAntiAffinity
-		Spread    []corev1.TopologySpreadConstraint
-		Devices   []corev1.PodResourceClaim
-		Claims    []string
-	}{Revision: subset.RevisionOf(pod), Priority: pod.Spec.Priority, Spread: pod.Spec.TopologySpreadConstraints, Devices: pod.Spec.ResourceClaims}
+		Revision        string
+		Priority        *int32
+		PodAffinity     *corev1.PodAffinity
+		PodAntiAffinity *corev1.PodAntiAffinity
+		Constraints     []corev1.TopologySpreadConstraint
+		Devices         []corev1.PodResourceClaim
+		Volumes         []string
+	}{Revision: subset.RevisionOf(pod), Priority: pod.Spec.Priority, Constraints: pod.Spec.TopologySpreadConstraints, Devices: pod.Spec.ResourceClaims}
 	if affinity := pod.Spec.Affinity; affinity != nil {
-		rules.Neighbour, rules.Stranger = affinity.PodAffinity, affinity.PodAntiAffinity
+		rules.PodAffinity, rules.PodAntiAffinity = affinity.PodAffinity, affinity.PodAntiAffinity
 	}
 	for i := range pod.Spec.Volumes {
 		switch volume := &pod.Spec.Volumes[i]; {
 		case volume.PersistentVolumeClaim != nil:
-			rules.Claims = append(rules.Claims, volume.PersistentVolumeClaim.ClaimName)
+			rules.Volumes = append(rules.Volumes, volume.PersistentVolumeClaim.ClaimName)
 		case volume.Ephemeral != nil:
-			rules.Claims = append(rules.Claims, pod.Name+"-"+volume.Name)
+			rules.Volumes = append(rules.Volumes, pod.Name+"-"+volume.Name)
 		}
 	}
 	encoded, err := json.Marshal(rules)
