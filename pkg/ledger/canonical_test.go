@@ -11,7 +11,7 @@ import (
 )
 
 // canonical describes everything in a ledger that decides about its future. Two ledgers with equal descriptions give equal effects to equal events.
-// Times are relative to now, and orders are ranks. It leaves out what is computed from the rest (shape, own, metadata, members), and what does not
+// Times are relative to now, and orders are ranks. It leaves out what is computed from the rest (shape, rules, own, metadata, members), and what does not
 // change in a small world: nodes, and owners whose chain is complete.
 func canonical(l *Ledger, now time.Time) string {
 	var b strings.Builder
@@ -123,7 +123,7 @@ func TestCanonicalKnowsEveryField(t *testing.T) {
 	for of, want := range map[reflect.Type]string{
 		reflect.TypeFor[Ledger](): "observation pods owners accounts byName blindUntil perNamespace nodes unclassified ended unresolved lowest order timers change served now effects",
 		reflect.TypeFor[entry]():  "pod owner account scope stage ending slot uncertain record search",
-		reflect.TypeFor[search](): "order wait list woken overdue probeOf own shape tried preempted lent nominated stays failing unbindable asked newsBy",
+		reflect.TypeFor[search](): "order wait list woken overdue probeOf own shape rules tried preempted lent nominated stays failing unbindable asked newsBy",
 		reflect.TypeFor[account](): "workload spreads dividing members live read ordinals policy invalid plan replicasKnown replicas ahead left tally metadata waiting exhausted " +
 			"skipUntil announced",
 		reflect.TypeFor[waitlist]():      "account class pods exhausted probes backoff retryAt",

@@ -99,9 +99,9 @@ type search struct {
 	overdue bool
 	// probeOf is the waitlist of exhausted pods that this pod has left in order to be tried for all of them.
 	probeOf *waitlist
-	// own are the tolerations of the pod without those that admission added. shape is computed when it is first needed.
-	own   []corev1.Toleration
-	shape string
+	// own are the tolerations of the pod without those that admission added. shape and rules are computed when they are first needed.
+	own          []corev1.Toleration
+	shape, rules string
 	// tried are the subsets that refused the pod in this round of cycles. preempted are those of them in which it found no victims either.
 	tried, preempted subset.Mask
 	// lent is true if the pod has claimed a subset above its quota; see subset.Verdict.

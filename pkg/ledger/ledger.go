@@ -171,7 +171,7 @@ func (l *Ledger) observe(pod *corev1.Pod) {
 		if e.wait == ForSlot || opened {
 			l.wake(e) // it may get another answer by now
 		}
-		e.shape, e.own = "", subset.OwnTolerations(pod)
+		e.shape, e.rules, e.own = "", "", subset.OwnTolerations(pod)
 	}
 	nominated := e.pod.Status.NominatedNodeName != pod.Status.NominatedNodeName
 	e.pod = pod

@@ -87,5 +87,8 @@ func (e *entry) shapeOf() string {
 
 // class of an exhausted pod.
 func (e *entry) class() podClass {
-	return podClass{scope: e.scope, shape: e.shapeOf(), rules: rules(e.pod)}
+	if e.rules == "" {
+		e.rules = rules(e.pod)
+	}
+	return podClass{scope: e.scope, shape: e.shapeOf(), rules: e.rules}
 }
