@@ -86,13 +86,14 @@ spec:
 }
 
 // TestAPodThatANodeHasNoRoomForCountsNowhereAndIsTold: another scheduler has given away the room. The pod has failed when its controller makes the next one.
+// It asks for storage, as no pod of another test does: until the kubelet has refused it, it refuses others that ask for the same.
 func TestAPodThatANodeHasNoRoomForCountsNowhereAndIsTold(t *testing.T) {
 	w := newWorld(t, budget+strings.ReplaceAll(workload{replicas: 2, pool: kept, grace: 1}.yaml(), "app: web}", "app: web, of: replicaset}"))
 	w.ready(2)
 	w.counts(soon, 2, 1)
-	w.apply(fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: late, labels: {app: web}}\nspec:\n  nodeName: %s\n  containers: [{name: web, image: %q, resources: {requests: {cpu: 4k}}}]\n", own, sandbox.ServerImage))
+	w.apply(fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: late, labels: {app: web}}\nspec:\n  nodeName: %s\n  containers: [{name: web, image: %q, resources: {requests: {ephemeral-storage: 1P}}}]\n", own, sandbox.ServerImage))
 	w.waitFor(soon, "a refusal by the kubelet", func() string {
-		if now := w.pod("late").Status; now.Phase != corev1.PodFailed || now.Reason != "OutOfcpu" {
+		if now := w.pod("late").Status; now.Phase != corev1.PodFailed || now.Reason != "OutOfephemeral-storage" {
 			return fmt.Sprint(now.Phase, now.Reason)
 		}
 		return ""
