@@ -105,14 +105,15 @@ func doubtAbout(pod *corev1.Pod) (d doubt) {
 		}
 	}
 	if at := lastWrite(pod, "f:image", boundAt(pod)); at > d.change {
-		started := func(status *corev1.ContainerStatus) time.Duration { return startedAfter(pod, status, at) }
 		if name := containerThat(pod, func(container *corev1.Container, status *corev1.ContainerStatus) bool {
-			return runsOtherTag(container, status) && started(status) == 0
+			_, started := startedAfter(pod, status, at)
+			return runsOtherTag(container, status) && !started
 		}); name != "" {
 			return doubt{"container " + name + " may restart for its new image", at, pullTime + stopTime(pod)}
 		}
 		if name := containerThat(pod, func(container *corev1.Container, status *corev1.ContainerStatus) bool {
-			return runsOtherTag(container, status) && started(status) <= restartTime
+			after, _ := startedAfter(pod, status, at)
+			return runsOtherTag(container, status) && after <= restartTime
 		}); name != "" {
 			return doubt{"container " + name + " has just started, and its node reports another image", at, restartTime + stopTime(pod)}
 		}
@@ -120,13 +121,16 @@ func doubtAbout(pod *corev1.Pod) (d doubt) {
 	return d
 }
 
-// startedAfter is how long after a write of the spec the container has started. It is 0 if the container has not started since, or if that is not known. The
-// clocks of a node and of the API server may differ by up to restartTime: a container that has started later than that runs the spec.
-func startedAfter(pod *corev1.Pod, status *corev1.ContainerStatus, written int64) time.Duration {
-	if len(pod.ManagedFields) == 0 || status.State.Running == nil {
-		return 0
+// startedAfter is how long after a write of the spec the container has started. started is false if it has not started since, or if that is not known. Clocks tell
+// seconds, and those of a node and of the API server may differ by up to restartTime: a container that has started later than that runs the spec. One that has
+// started in the second of the write counts as started since if the one before it ended in that second too: a kubelet may need less than a second for both.
+func startedAfter(pod *corev1.Pod, status *corev1.ContainerStatus, written int64) (after time.Duration, started bool) {
+	if len(pod.ManagedFields) == 0 || status == nil || status.State.Running == nil {
+		return 0, false
 	}
-	return max(status.State.Running.StartedAt.Sub(time.Unix(written, 0)), 0)
+	write, before := time.Unix(written, 0), status.LastTerminationState.Terminated
+	after = status.State.Running.StartedAt.Sub(write)
+	return after, after > 0 || after == 0 && before != nil && !before.FinishedAt.Time.Before(write)
 }
 
 // containerThat is the name of the first container for which is is true, empty if there is none. status is nil if the pod reports none.

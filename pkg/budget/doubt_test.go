@@ -63,6 +63,9 @@ func TestOnlyAChangeThatMayRestartAContainerMakesItsPodDoubtful(t *testing.T) {
 		"another image in the second of the creation, and a resize that is none":    {pod: pod(image("web:2"), madeAt(0), written(0, "", fieldsOfAll), written(time.Minute, "resize", fieldsOfResources), applied), want: "container main may restart for its new image"},
 		"another image, and nobody knows who wrote it":                              {pod: pod(image("web:2")), want: "container main may restart for its new image"},
 		"another image, and the container has started long since":                   {pod: pod(image("web:2"), created, written(time.Second, "", fieldsOfImage), started(restartTime+2*time.Second))},
+		"another image in the second in which the container has started":            {pod: pod(image("web:2"), created, written(time.Second, "", fieldsOfImage), started(time.Second)), want: "container main may restart for its new image"},
+		"the same, and it had ended before":                                         {pod: pod(image("web:2"), created, written(time.Second, "", fieldsOfImage), ended(0), started(time.Second)), want: "container main may restart for its new image"},
+		"the same, and it has ended and started in that second":                     {pod: pod(image("web:2"), created, written(time.Second, "", fieldsOfImage), ended(time.Second), started(time.Second)), want: "container main has just started, and its node reports another image"},
 		"another image, and the container has started by a clock that may be wrong": {pod: pod(image("web:2"), created, written(time.Second, "", fieldsOfImage), started(restartTime)), want: "container main has just started, and its node reports another image"},
 		"another image of a sidecar":                                                {pod: pod(sidecar("side:2", "side:1"), created, written(time.Second, "", fieldsOfImage)), want: "container side may restart for its new image"},
 		"memory that the kubelet says nothing about":                                {pod: pod(memory("2Mi"), runsMemory("1Mi"), created, written(time.Second, "resize", fieldsOfAll)), want: "container main may restart for its new resources"},
@@ -94,6 +97,13 @@ func TestOnlyAChangeThatMayRestartAContainerMakesItsPodDoubtful(t *testing.T) {
 func started(after time.Duration) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Status.ContainerStatuses[0].State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(bound.Add(after))}
+	}
+}
+
+// ended has the kubelet report that the container before the first one ended, so long after the pod got its node.
+func ended(after time.Duration) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(bound.Add(after))}
 	}
 }
 
