@@ -41,11 +41,16 @@ func Shape(pod *corev1.Pod, own []corev1.Toleration) string {
 			}
 		}
 	}
-	encoded, err := json.Marshal(shape)
+	return encoded(pod, shape)
+}
+
+// encoded is a key of what pods have in common.
+func encoded(pod *corev1.Pod, common any) string {
+	key, err := json.Marshal(common)
 	if err != nil {
 		return string(pod.UID) // no other pod is known to be equal
 	}
-	return string(encoded)
+	return string(key)
 }
 
 // rules are what the other filters read of a pod, and its priority, by which it preempts. The revision stands for the labels, of which pods of a StatefulSet have some of their own.
@@ -70,11 +75,7 @@ func rules(pod *corev1.Pod) string {
 			rules.Volumes = append(rules.Volumes, pod.Name+"-"+volume.Name)
 		}
 	}
-	encoded, err := json.Marshal(rules)
-	if err != nil {
-		return string(pod.UID) // no other pod is known to be equal
-	}
-	return string(encoded)
+	return encoded(pod, rules)
 }
 
 // shapeOf is the pod's shape, computed once.

@@ -79,9 +79,12 @@ func BenchmarkPerfScheduling(b *testing.B) {
 	write(b, config, all)
 	perf.RunBenchmarkPerfScheduling(b, config, "owned", nil, perf.WithPrepareFn(func(ctx ktesting.TContext) error {
 		owner, err := own(ctx, affinity)
-		if err != nil || !*withSpread {
-			write(ctx, pod, podOf(affinity, owner))
+		if err != nil {
 			return err
+		}
+		if !*withSpread {
+			write(ctx, pod, podOf(affinity, owner))
+			return nil
 		}
 		without := affinity.DeepCopy()
 		without.Spec.Affinity = nil
