@@ -148,7 +148,8 @@ func (d *federation) expect(ctx context.Context, section, want string, watching 
 	return c, err
 }
 
-// layout is what each member has by its own API server, and how the hub sees it: available pods, replicas that are asked for, and the state.
+// layout is what each member has by its own API server, and how the hub sees it: available pods, replicas that are asked for, and the state. What the hub has not seen yet is in it: of a member
+// that dies in that moment, the hub cannot say more than what it saw last.
 func (d *federation) layout(ctx context.Context) (string, error) {
 	frs := &v1alpha1.FederatedReplicaSet{}
 	if err := d.clients[0].Get(ctx, client.ObjectKeyFromObject(d.frs), frs); err != nil {
@@ -156,7 +157,7 @@ func (d *federation) layout(ctx context.Context) (string, error) {
 	}
 	var text strings.Builder
 	for _, c := range frs.Status.Clusters {
-		available, asked := "?", c.Wanted
+		available, asked, state := "?", c.Wanted, string(c.State)
 		for i, member := range d.Members() {
 			if member.Name != c.Name {
 				continue
@@ -165,13 +166,16 @@ func (d *federation) layout(ctx context.Context) (string, error) {
 			switch err := d.clients[i+1].Get(ctx, client.ObjectKeyFromObject(d.frs), set); {
 			case err == nil:
 				available, asked = fmt.Sprint(set.Status.AvailableReplicas), *set.Spec.Replicas
+				if c.Replicas != asked {
+					state = fmt.Sprintf("%s with %d", state, c.Replicas)
+				}
 			case apierrors.IsNotFound(err):
 				available, asked = "0", 0
 			case !utilnet.IsConnectionRefused(err) && ctx.Err() == nil && !apierrors.IsServiceUnavailable(err) && !utilnet.IsProbableEOF(err):
 				return "", fmt.Errorf("reading the ReplicaSet of %s: %w", c.Name, err)
 			}
 		}
-		fmt.Fprintf(&text, "%s  %s  %d  %s\n", c.Name, available, asked, c.State)
+		fmt.Fprintf(&text, "%s  %s  %d  %s\n", c.Name, available, asked, state)
 	}
 	if frs.Status.MayExceedBy > 0 {
 		fmt.Fprintf(&text, "up to %d replicas above the total may run\n", frs.Status.MayExceedBy)
