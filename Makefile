@@ -205,6 +205,15 @@ $(BIN)/kruise-manager: hack/tools/kruise/go.mod
 	@echo "building OpenKruise's manager, which takes minutes, once"
 	@cd hack/tools/kruise && $(COMPILE) build -ldflags='-s -w' -o $@ github.com/openkruise/kruise
 
+$(BIN)/rollouts-controller: hack/tools/rollouts/go.mod
+	@echo "building the controller of Argo Rollouts, which takes minutes, once"
+	@cd hack/tools/rollouts && $(COMPILE) build -ldflags='-s -w' -o $@ github.com/argoproj/argo-rollouts/cmd/rollouts-controller
+
+$(BIN)/keda-operator: hack/tools/keda/go.mod
+	@echo "building KEDA, which takes minutes, once"
+	@cd hack/tools/keda && $(COMPILE) build -ldflags='-s -w' -o $(BIN)/keda-adapter github.com/kedacore/keda/v2/cmd/adapter
+	@cd hack/tools/keda && $(COMPILE) build -ldflags='-s -w' -o $@ github.com/kedacore/keda/v2/cmd/operator
+
 # Vale has parsers in C for many languages. They need no optimization to read Markdown, and compile twice as fast without.
 $(BIN)/vale: hack/tools/vale/go.mod
 	cd hack/tools/vale && CGO_CFLAGS='-O0 -w' $(GO) build -o $@ github.com/vale-cli/vale/v3/cmd/vale
@@ -261,7 +270,7 @@ test: tools build $(BIN)/suites ## 8 to 15 min | Run what each change needs: uni
 
 # In test-all, the packages that are left out of other lines have no test files, and are built by go vet.
 .PHONY: test-all
-test-all: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kwok $(BIN)/kruise-manager $(BIN)/suites ## 25 to 45 min | Run all tests, as CI does: also the long ones, the other Kubernetes lines, release, chart, sandbox, page and documents.
+test-all: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kwok $(BIN)/kruise-manager $(BIN)/rollouts-controller $(BIN)/suites ## 25 to 45 min | Run all tests, as CI does: also the long ones, the other Kubernetes lines, release, chart, sandbox, page and documents.
 	$(GO) vet ./...
 	cd hack/tools/release && $(GO) test ./...
 	cd test/upstream && $(GO) test ./...
@@ -279,7 +288,7 @@ test-all: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kw
 N ?= 20
 
 .PHONY: test-flaky
-test-flaky: tools build $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kwok $(BIN)/kruise-manager $(BIN)/suites ## hours | Run every suite on a control plane N=20 times beside two busy cores, and count which tests failed. Each is a fault of the product or of the test.
+test-flaky: tools build $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kwok $(BIN)/kruise-manager $(BIN)/rollouts-controller $(BIN)/suites ## hours | Run every suite on a control plane N=20 times beside two busy cores, and count which tests failed. Each is a fault of the product or of the test.
 	$(SUITES) -rounds=$(N) -load=2 -packages="$(CONTROL_PLANES)" -- $(LEAN) -count=1 -timeout=60m -skip='$(ALONE)'
 
 .PHONY: test-kubelet
@@ -355,7 +364,7 @@ test-autoscaler: tools build $(BIN)/karpenter-kwok ## MINUTES | Berth beside the
 	$(GO) test -count=1 -timeout=0 -v ./test/autoscaler -disturbed=$(MINUTES)m
 
 .PHONY: test-neighbours
-test-neighbours: tools build $(BIN)/kruise-manager ## minutes | Berth beside the real OpenKruise and the autoscaler of Kubernetes: workloads under spreads and budgets, as children of UnitedDeployments, and the migration there and back.
+test-neighbours: tools build $(BIN)/kruise-manager $(BIN)/rollouts-controller ## minutes | Berth beside the real OpenKruise, Argo Rollouts and the autoscaler of Kubernetes: workloads under spreads and budgets, as children of UnitedDeployments, and the migration there and back.
 	$(GO) test -count=1 -timeout=20m -v ./test/neighbours
 
 .PHONY: test-descheduler

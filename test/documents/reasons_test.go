@@ -73,11 +73,12 @@ func TestCompatibilityNamesTheVersionsThatAreBuilt(t *testing.T) {
 	}
 	page := read(t, path("docs", "compatibility.md"))
 	for module, says := range map[string]string{
-		"k8s.io/kubernetes":             "with %s: every integration test",
-		"sigs.k8s.io/scheduler-plugins": "v%s",
-		"sigs.k8s.io/descheduler":       "| %s is compiled into `berth-descheduler`",
-		"sigs.k8s.io/kwok":              "KWOK %s",
-		"github.com/openkruise/kruise":  "runs OpenKruise %s beside Berth",
+		"k8s.io/kubernetes":                 "with %s: every integration test",
+		"sigs.k8s.io/scheduler-plugins":     "v%s",
+		"sigs.k8s.io/descheduler":           "| %s is compiled into `berth-descheduler`",
+		"sigs.k8s.io/kwok":                  "KWOK %s",
+		"github.com/openkruise/kruise":      "runs OpenKruise %s beside Berth",
+		"github.com/argoproj/argo-rollouts": "with the controller, %s",
 	} {
 		found := regexp.MustCompile(`(?m)^(?:require )?\s*` + regexp.QuoteMeta(module) + ` v(\S+)`).FindStringSubmatch(modules)
 		if found == nil {

@@ -4,10 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -48,33 +45,12 @@ var definitions = apiextensionsv1.SchemeGroupVersion.WithResource("customresourc
 
 // openKruise is what an installation of OpenKruise consists of, besides its daemon, in the order in which to apply it. It is in the module that bin/kruise-manager is built from.
 func openKruise(ctx context.Context) ([]*unstructured.Unstructured, error) {
-	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/openkruise/kruise")
-	list.Dir = filepath.Join(harness.Root(), "hack", "tools", "kruise")
-	list.Env = append(os.Environ(), "GOFLAGS=")
-	module, err := list.Output()
+	module, err := moduleDir(ctx, "kruise", "github.com/openkruise/kruise")
 	if err != nil {
-		return nil, fmt.Errorf("looking for OpenKruise's module: %w", err)
+		return nil, err
 	}
-	config := filepath.Join(strings.TrimSpace(string(module)), "config")
-	read := func(patterns ...string) (all []*unstructured.Unstructured, _ error) {
-		for _, pattern := range patterns {
-			files, err := filepath.Glob(filepath.Join(config, pattern))
-			if err != nil || len(files) == 0 {
-				return nil, fmt.Errorf("no files %s: %w", pattern, err)
-			}
-			for _, file := range files {
-				text, err := os.ReadFile(file)
-				if err != nil {
-					return nil, err
-				}
-				objects, err := harness.Documents(prefixed.Replace(string(text)))
-				if err != nil {
-					return nil, err
-				}
-				all = append(all, objects...)
-			}
-		}
-		return all, nil
+	read := func(patterns ...string) ([]*unstructured.Unstructured, error) {
+		return objectsIn(filepath.Join(module, "config"), prefixed, patterns...)
 	}
 	objects, err := read("manager/manager.yaml", "rbac/role.yaml", "rbac/role_binding.yaml", "crd/bases/*.yaml", "webhook/manifests.yaml")
 	if err != nil {
@@ -117,15 +93,14 @@ var prefixed = strings.NewReplacer("namespace: system", "namespace: "+system, "n
 
 // kruise is OpenKruise on a cluster. Its Deployment there says with which gates it runs.
 type kruise struct {
+	process
 	cluster *harness.Cluster
-	dir     string
 	ports   []int
-	process *exec.Cmd
 }
 
 // install installs OpenKruise, but for some definitions and their webhooks. Start starts it.
 func install(ctx context.Context, cluster *harness.Cluster, dir string, without ...string) (*kruise, error) {
-	k := &kruise{cluster: cluster, dir: dir}
+	k := &kruise{process: process{name: manager, dir: dir}, cluster: cluster}
 	var err error
 	if err = os.MkdirAll(dir, 0o700); err == nil {
 		k.ports, err = freePorts(2)
@@ -158,65 +133,17 @@ func install(ctx context.Context, cluster *harness.Cluster, dir string, without 
 	return k, nil
 }
 
-func freePorts(n int) (ports []int, _ error) {
-	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer listener.Close() // all are held until the last is known
-		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
-}
-
 // start starts OpenKruise's manager with these gates in place of the one that runs, and returns when it is ready. It reads how the API server reaches it from the environment.
 func (k *kruise) start(ctx context.Context, gates string, environment ...string) error {
 	args := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":%q,"args":["--feature-gates=%s"]}]}}}}`, manager, gates)
 	if _, err := k.cluster.Client.AppsV1().Deployments(system).Patch(ctx, "kruise-controller-manager", types.StrategicMergePatchType, []byte(args), metav1.PatchOptions{}); err != nil {
 		return err
 	}
-	k.stop()
-	file, err := os.Create(k.log())
-	if err != nil {
-		return err
-	}
-	defer file.Close() // the process has its own
-	k.process = exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(harness.Root(), "bin", manager), "--kubeconfig="+filepath.Join(k.dir, "kubeconfig"), "--feature-gates="+gates,
-		"--enable-leader-election=false", "--enable-pprof=false", "--metrics-addr=0", fmt.Sprintf("--health-probe-addr=127.0.0.1:%d", k.ports[1]), "--protection-log-path="+k.dir,
-		"--rest-config-qps=1000", "--rest-config-burst=1000")
-	k.process.Env = append(append(os.Environ(), environment...),
-		"POD_NAMESPACE="+system, "WEBHOOK_HOST=localhost", fmt.Sprintf("WEBHOOK_PORT=%d", k.ports[0]), "WEBHOOK_CERT_DIR="+filepath.Join(k.dir, "certs"))
-	k.process.Stdout, k.process.Stderr = file, file
-	if err := k.process.Start(); err != nil {
-		return err
-	}
-	return k.cluster.WaitFor(ctx, "OpenKruise", func(ctx context.Context) (string, error) {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/readyz", k.ports[1]), nil)
-		if err != nil {
-			return "", err
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return fmt.Sprintf("%v; its log is %s", err, k.log()), nil
-		}
-		defer response.Body.Close()
-		if response.StatusCode != http.StatusOK {
-			return response.Status, nil
-		}
-		return "", nil
-	})
+	return k.process.start(ctx, k.cluster, fmt.Sprintf("http://127.0.0.1:%d/readyz", k.ports[1]),
+		append(environment, "POD_NAMESPACE="+system, "WEBHOOK_HOST=localhost", fmt.Sprintf("WEBHOOK_PORT=%d", k.ports[0]), "WEBHOOK_CERT_DIR="+filepath.Join(k.dir, "certs")),
+		[]string{"--kubeconfig=" + filepath.Join(k.dir, "kubeconfig"), "--feature-gates=" + gates, "--enable-leader-election=false", "--enable-pprof=false", "--metrics-addr=0",
+			fmt.Sprintf("--health-probe-addr=127.0.0.1:%d", k.ports[1]), "--protection-log-path=" + k.dir, "--rest-config-qps=1000", "--rest-config-burst=1000"})
 }
-
-// stop ends OpenKruise's manager, if it runs.
-func (k *kruise) stop() {
-	if k.process != nil {
-		_ = k.process.Process.Kill() // it may have ended
-		_ = k.process.Wait()
-	}
-}
-
-func (k *kruise) log() string { return filepath.Join(k.dir, "kruise.log") }
 
 // expectControllers waits until OpenKruise has started its controllers, one after the other, and fails if one of these runs that should not, or does not and should.
 func (k *kruise) expectControllers(t *testing.T, others map[string]bool) {

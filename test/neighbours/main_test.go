@@ -1,4 +1,4 @@
-// Package neighbours runs Berth beside OpenKruise's manager, which is built from its module, and beside the autoscaler of kube-controller-manager. Tests read and write the API only.
+// Package neighbours runs Berth beside OpenKruise's manager and the controller of Argo Rollouts, which are built from their modules, and beside the autoscaler of kube-controller-manager. Tests read and write the API only.
 package neighbours
 
 import (
@@ -80,6 +80,11 @@ func run(m *testing.M) (code int, err error) {
 	if err := neighbour.start(ctx, gatesOff); err != nil {
 		return 1, err
 	}
+	argo, err := installRollouts(ctx, the, dir)
+	if err != nil {
+		return 1, err
+	}
+	defer argo.stop()
 	kubelet, end := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { restartContainers(kubelet, the) })

@@ -1,0 +1,110 @@
+package neighbours
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/berth-project/berth/test/harness"
+)
+
+// process is a program of another project, which runs beside Berth.
+type process struct {
+	name, dir string
+	command   *exec.Cmd
+}
+
+// start starts the program from bin/ in place of the one that runs, and returns when it is ready.
+func (p *process) start(ctx context.Context, cluster *harness.Cluster, ready string, environment, args []string) error {
+	p.stop()
+	file, err := os.Create(p.log())
+	if err != nil {
+		return err
+	}
+	defer file.Close() // the process has its own
+	p.command = exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(harness.Root(), "bin", p.name), args...)
+	p.command.Env = append(os.Environ(), environment...)
+	p.command.Stdout, p.command.Stderr = file, file
+	if err := p.command.Start(); err != nil {
+		return err
+	}
+	return cluster.WaitFor(ctx, p.name, func(ctx context.Context) (string, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, ready, nil)
+		if err != nil {
+			return "", err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return fmt.Sprintf("%v; its log is %s", err, p.log()), nil
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return response.Status, nil
+		}
+		return "", nil
+	})
+}
+
+// stop ends the program, if it runs.
+func (p *process) stop() {
+	if p.command != nil {
+		_ = p.command.Process.Kill() // it may have ended
+		_ = p.command.Wait()
+	}
+}
+
+func (p *process) log() string { return filepath.Join(p.dir, p.name+".log") }
+
+// moduleDir is where the module of another project is, of which a program in bin/ is built. Tool is its directory in hack/tools.
+func moduleDir(ctx context.Context, tool, module string) (string, error) {
+	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
+	list.Dir = filepath.Join(harness.Root(), "hack", "tools", tool)
+	list.Env = append(os.Environ(), "GOFLAGS=")
+	dir, err := list.Output()
+	if err != nil {
+		return "", fmt.Errorf("looking for module %s: %w", module, err)
+	}
+	return strings.TrimSpace(string(dir)), nil
+}
+
+// objectsIn are the objects in the files of a directory. The texts are edited before they are read.
+func objectsIn(dir string, edit *strings.Replacer, patterns ...string) (all []*unstructured.Unstructured, _ error) {
+	for _, pattern := range patterns {
+		files, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil || len(files) == 0 {
+			return nil, fmt.Errorf("no files %s: %w", pattern, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return nil, err
+			}
+			objects, err := harness.Documents(edit.Replace(string(text)))
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, objects...)
+		}
+	}
+	return all, nil
+}
+
+// freePorts are ports that are free on loopback.
+func freePorts(n int) (ports []int, _ error) {
+	for range n {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer listener.Close() // all are held until the last is known
+		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
