@@ -19,9 +19,11 @@ PREVIOUS := b5db682d0a4c26894abde4d9b80bd50944bbc4c8
 LEAN := -vet=off -ldflags='-s -w'
 # SUITES runs packages of tests, prints how long the rest will take by the last run, and says how to repeat what failed. It runs nothing again.
 SUITES := $(BIN)/suites -times=$(BIN)/times.json
-# ALONE are the tests of test/budget that measure how long something takes, and FIRST_MINUTE is one of test/install. They run by themselves, in test-all.
+# ALONE are the tests of test/budget that measure how long something takes, and FIRST_MINUTE is one of test/install. They run by themselves, in test-all. KEDA is the one of test/neighbours that needs
+# KEDA, which takes longer to build than all other neighbours: only test-neighbours runs it.
 FIRST_MINUTE := TestTheSandboxNeedsNothingElse
-ALONE := ^($(FIRST_MINUTE)|TestTwoHundredDeletionsAreDecidedWithinTwoSeconds|TestAnAnswerTakesMilliseconds|TestBrokenBudgetsOfOneNamespaceDelayNoOther|TestAConflictStormOnTheStatusCostsTimeAndNoPods|TestWhatAnOperationCosts|TestUnderLoadAnAnswerCostsAtMostOneRead)$$
+KEDA := TestKEDAScalesToZeroAndBack
+ALONE := ^($(FIRST_MINUTE)|$(KEDA)|TestTwoHundredDeletionsAreDecidedWithinTwoSeconds|TestAnAnswerTakesMilliseconds|TestBrokenBudgetsOfOneNamespaceDelayNoOther|TestAConflictStormOnTheStatusCostsTimeAndNoPods|TestWhatAnOperationCosts|TestUnderLoadAnAnswerCostsAtMostOneRead)$$
 
 # The compiler makes much garbage. It collects it less often than it would, which takes a twelfth off a build. Go's cache does not depend on that.
 COMPILE := GOGC=800 $(GO)
@@ -364,8 +366,9 @@ test-autoscaler: tools build $(BIN)/karpenter-kwok ## MINUTES | Berth beside the
 	$(GO) test -count=1 -timeout=0 -v ./test/autoscaler -disturbed=$(MINUTES)m
 
 .PHONY: test-neighbours
-test-neighbours: tools build $(BIN)/kruise-manager $(BIN)/rollouts-controller ## minutes | Berth beside the real OpenKruise, Argo Rollouts and the autoscaler of Kubernetes: workloads under spreads and budgets, as children of UnitedDeployments, and the migration there and back.
-	$(GO) test -count=1 -timeout=20m -v ./test/neighbours
+test-neighbours: tools build $(BIN)/kruise-manager $(BIN)/rollouts-controller $(BIN)/keda-operator ## minutes | Berth beside the real OpenKruise, Argo Rollouts, KEDA and the autoscaler of Kubernetes: workloads under spreads and budgets, as children of UnitedDeployments, and the migration there and back.
+	$(GO) test -count=1 -timeout=20m -v -skip='$(ALONE)' ./test/neighbours
+	$(GO) test -count=1 -timeout=5m -v -run='^$(KEDA)$$' ./test/neighbours -args -keda
 
 .PHONY: test-descheduler
 test-descheduler: tools build ## minutes | The descheduler on a real control plane, with 1,500 random pods to compare its filters with the scheduler on, 200 random spreads to compare the what-if with, and a subset that flaps for two hours of its clock.

@@ -44,13 +44,12 @@ func (c *credentials) serverKeyFile() string  { return filepath.Join(c.dir, "api
 func (c *credentials) serviceAccountKeyFile() string {
 	return filepath.Join(c.dir, "service-account.key")
 }
-func (c *credentials) kubeletClientCertFile() string {
-	return filepath.Join(c.dir, "kubelet-client.crt")
-}
-func (c *credentials) kubeletClientKeyFile() string {
-	return filepath.Join(c.dir, "kubelet-client.key")
-}
-func (c *credentials) tokenFile() string { return filepath.Join(c.dir, "tokens.csv") }
+func (c *credentials) clientCertFile() string { return filepath.Join(c.dir, "client.crt") }
+func (c *credentials) clientKeyFile() string  { return filepath.Join(c.dir, "client.key") }
+func (c *credentials) tokenFile() string      { return filepath.Join(c.dir, "tokens.csv") }
+
+// clientName is the API server, where it is a client itself.
+const clientName = "kube-apiserver-kubelet-client"
 
 // newCredentials writes a new CA, the API server's certificates and the key of service accounts into dir.
 func newCredentials(dir string) (*credentials, error) {
@@ -99,10 +98,10 @@ func newCredentials(dir string) (*credentials, error) {
 	}); err != nil {
 		return nil, err
 	}
-	// With it the API server asks kubelets for logs and exec.
-	if err := issue(c.kubeletClientCertFile(), c.kubeletClientKeyFile(), &x509.Certificate{
+	// With it the API server asks kubelets for logs and exec, and the APIs behind its aggregator.
+	if err := issue(c.clientCertFile(), c.clientKeyFile(), &x509.Certificate{
 		SerialNumber: big.NewInt(3),
-		Subject:      pkix.Name{CommonName: "kube-apiserver-kubelet-client"},
+		Subject:      pkix.Name{CommonName: clientName},
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}); err != nil {
 		return nil, err

@@ -79,6 +79,7 @@ func TestCompatibilityNamesTheVersionsThatAreBuilt(t *testing.T) {
 		"sigs.k8s.io/kwok":                  "KWOK %s",
 		"github.com/openkruise/kruise":      "runs OpenKruise %s beside Berth",
 		"github.com/argoproj/argo-rollouts": "with the controller, %s",
+		"github.com/kedacore/keda/v2":       "KEDA %s, ",
 	} {
 		found := regexp.MustCompile(`(?m)^(?:require )?\s*` + regexp.QuoteMeta(module) + ` v(\S+)`).FindStringSubmatch(modules)
 		if found == nil {

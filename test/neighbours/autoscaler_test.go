@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -47,17 +46,26 @@ func autoscaled(config sandbox.Config) sandbox.Config {
 	return config
 }
 
-// queue is an API of external metrics behind the API server's aggregator. It has one metric in each namespace, whatever its name.
+// queue has one metric in each namespace, whatever its name.
 type queue struct {
+	url string
+
 	mu     sync.Mutex
 	values map[string]int
 }
 
-// serveQueue serves the metrics until the test program ends.
-func serveQueue(ctx context.Context, cluster *harness.Cluster) (*queue, error) {
+// newQueue serves the metrics until the test program ends, at the path of each namespace.
+func newQueue(ctx context.Context, serve func(http.Handler) *httptest.Server) *queue {
 	q := &queue{values: map[string]int{}}
-	server := httptest.NewTLSServer(q)
+	server := serve(q)
+	q.url = server.URL
 	context.AfterFunc(ctx, server.Close)
+	return q
+}
+
+// serveQueue makes the queue an API of external metrics behind the API server's aggregator.
+func serveQueue(ctx context.Context, cluster *harness.Cluster) (*queue, error) {
+	q := newQueue(ctx, httptest.NewTLSServer)
 	return q, cluster.ApplyYAML(ctx, metav1.NamespaceSystem, fmt.Sprintf(`
 apiVersion: v1
 kind: Service
@@ -73,8 +81,14 @@ spec:
   groupPriorityMinimum: 100
   versionPriority: 100
   insecureSkipTLSVerify: true
-  service: {name: queue, namespace: kube-system, port: %[3]d}
-`, podMetrics.Version, podMetrics.Group, server.Listener.Addr().(*net.TCPAddr).Port))
+  service: {name: queue, namespace: kube-system, port: %[3]s}
+`, podMetrics.Version, podMetrics.Group, q.url[strings.LastIndex(q.url, ":")+1:]))
+}
+
+func (q *queue) of(namespace string) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.values[namespace]
 }
 
 func (q *queue) set(namespace string, n int) {
@@ -83,19 +97,18 @@ func (q *queue) set(namespace string, n int) {
 	q.values[namespace] = n
 }
 
-// ServeHTTP answers GET /apis/GROUP/VERSION and GET /apis/GROUP/VERSION/namespaces/NAMESPACE/METRIC.
+// ServeHTTP answers GET /NAMESPACE, GET /apis/GROUP/VERSION and GET /apis/GROUP/VERSION/namespaces/NAMESPACE/METRIC.
 func (q *queue) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var answer any
 	switch at := strings.Split(strings.Trim(r.URL.Path, "/"), "/"); {
+	case len(at) == 1:
+		answer = map[string]any{"value": q.of(at[0])}
 	case len(at) == 3:
 		answer = metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: podMetrics.String(),
 			APIResources: []metav1.APIResource{{Name: "queue", Namespaced: true, Kind: "ExternalMetricValueList", Verbs: []string{"get"}}}}
 	case len(at) == 6:
-		q.mu.Lock()
-		value := q.values[at[4]]
-		q.mu.Unlock()
 		answer = map[string]any{"kind": "ExternalMetricValueList", "apiVersion": podMetrics.String(), "metadata": map[string]any{},
-			"items": []any{map[string]any{"metricName": at[5], "metricLabels": map[string]any{}, "timestamp": metav1.Now(), "value": fmt.Sprint(value)}}}
+			"items": []any{map[string]any{"metricName": at[5], "metricLabels": map[string]any{}, "timestamp": metav1.Now(), "value": fmt.Sprint(q.of(at[4]))}}}
 	default:
 		http.NotFound(w, r)
 		return

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"sync"
@@ -64,6 +65,17 @@ func run(m *testing.M) (code int, err error) {
 	}
 	if err := the.Sandbox.CreateNodes(ctx, nodes); err != nil {
 		return 1, err
+	}
+	if *keda {
+		metrics = newQueue(ctx, httptest.NewServer)
+		stop, err := installKEDA(ctx, the, dir)
+		if stop != nil {
+			defer stop()
+		}
+		if err != nil {
+			return 1, err
+		}
+		return m.Run(), nil
 	}
 	if metrics, err = serveQueue(ctx, the); err != nil {
 		return 1, err

@@ -10,7 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/berth-project/berth/test/harness"
 )
@@ -23,16 +27,7 @@ type process struct {
 
 // start starts the program from bin/ in place of the one that runs, and returns when it is ready.
 func (p *process) start(ctx context.Context, cluster *harness.Cluster, ready string, environment, args []string) error {
-	p.stop()
-	file, err := os.Create(p.log())
-	if err != nil {
-		return err
-	}
-	defer file.Close() // the process has its own
-	p.command = exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(harness.Root(), "bin", p.name), args...)
-	p.command.Env = append(os.Environ(), environment...)
-	p.command.Stdout, p.command.Stderr = file, file
-	if err := p.command.Start(); err != nil {
+	if err := p.launch(ctx, environment, args); err != nil {
 		return err
 	}
 	return cluster.WaitFor(ctx, p.name, func(ctx context.Context) (string, error) {
@@ -50,6 +45,20 @@ func (p *process) start(ctx context.Context, cluster *harness.Cluster, ready str
 		}
 		return "", nil
 	})
+}
+
+// launch is start without waiting.
+func (p *process) launch(ctx context.Context, environment, args []string) error {
+	p.stop()
+	file, err := os.Create(p.log())
+	if err != nil {
+		return err
+	}
+	defer file.Close() // the process has its own
+	p.command = exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(harness.Root(), "bin", p.name), args...)
+	p.command.Env = append(os.Environ(), environment...)
+	p.command.Stdout, p.command.Stderr = file, file
+	return p.command.Start()
 }
 
 // stop ends the program, if it runs.
@@ -94,6 +103,37 @@ func objectsIn(dir string, edit *strings.Replacer, patterns ...string) (all []*u
 		}
 	}
 	return all, nil
+}
+
+// installed applies the objects of another project, and returns a kubeconfig for one of its service accounts.
+func installed(ctx context.Context, cluster *harness.Cluster, dir, namespace, account string, objects []*unstructured.Unstructured) (string, error) {
+	if _, err := cluster.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
+		return "", err
+	}
+	for _, object := range objects {
+		in := object.GetNamespace()
+		if in == "" {
+			in = namespace
+		}
+		if err := cluster.Apply(ctx, in, object); err != nil {
+			return "", fmt.Errorf("applying %s %s: %w", object.GetKind(), object.GetName(), err)
+		}
+	}
+	kubeconfig := filepath.Join(dir, account+".kubeconfig")
+	return kubeconfig, cluster.WriteKubeconfigAs("system:serviceaccount:"+namespace+":"+account, kubeconfig)
+}
+
+// served waits until the API server serves a kind.
+func served(ctx context.Context, cluster *harness.Cluster, kind schema.GroupVersionKind) error {
+	return cluster.WaitFor(ctx, "the kind "+kind.Kind, func(context.Context) (string, error) {
+		object := &unstructured.Unstructured{}
+		object.SetGroupVersionKind(kind)
+		_, err := cluster.Resource(object, metav1.NamespaceDefault)
+		if meta.IsNoMatchError(err) {
+			return err.Error(), nil
+		}
+		return "", err
+	})
 }
 
 // freePorts are ports that are free on loopback.

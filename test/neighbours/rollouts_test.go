@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -34,28 +33,11 @@ func installRollouts(ctx context.Context, cluster *harness.Cluster, dir string) 
 	if err != nil {
 		return nil, err
 	}
-	namespace := &unstructured.Unstructured{}
-	namespace.SetAPIVersion("v1")
-	namespace.SetKind("Namespace")
-	namespace.SetName(name)
-	for _, object := range append([]*unstructured.Unstructured{namespace}, objects...) {
-		if err := cluster.Apply(ctx, name, object); err != nil {
-			return nil, fmt.Errorf("applying %s %s: %w", object.GetKind(), object.GetName(), err)
-		}
-	}
-	if err := cluster.WaitFor(ctx, "the kind Rollout", func(context.Context) (string, error) {
-		kind := &unstructured.Unstructured{}
-		kind.SetGroupVersionKind(rollouts.GroupVersion().WithKind("Rollout"))
-		_, err := cluster.Resource(kind, name)
-		if meta.IsNoMatchError(err) {
-			return err.Error(), nil
-		}
-		return "", err
-	}); err != nil {
+	kubeconfig, err := installed(ctx, cluster, dir, name, name, objects)
+	if err != nil {
 		return nil, err
 	}
-	kubeconfig := filepath.Join(dir, p.name+".kubeconfig")
-	if err := cluster.WriteKubeconfigAs("system:serviceaccount:"+name+":"+name, kubeconfig); err != nil {
+	if err := served(ctx, cluster, rollouts.GroupVersion().WithKind("Rollout")); err != nil {
 		return nil, err
 	}
 	ports, err := freePorts(2)
