@@ -19,11 +19,11 @@ PREVIOUS := b5db682d0a4c26894abde4d9b80bd50944bbc4c8
 LEAN := -vet=off -ldflags='-s -w'
 # SUITES runs packages of tests, prints how long the rest will take by the last run, and says how to repeat what failed. It runs nothing again.
 SUITES := $(BIN)/suites -times=$(BIN)/times.json
-# ALONE are the tests of test/budget that measure how long something takes, and FIRST_MINUTE is one of test/install. They run by themselves, in test-all. KEDA is the one of test/neighbours that needs
-# KEDA, which takes longer to build than all other neighbours: only test-neighbours runs it.
+# ALONE are the tests of test/budget that measure how long something takes, and FIRST_MINUTE is one of test/install. They run by themselves, in test-all. NOT_IN_CI are
+# those of test/neighbours whose neighbours take longest to build: KEDA, and the libraries of Argo CD and Flux. Only test-neighbours runs them.
 FIRST_MINUTE := TestTheSandboxNeedsNothingElse
-KEDA := TestKEDAScalesToZeroAndBack
-ALONE := ^($(FIRST_MINUTE)|$(KEDA)|TestTwoHundredDeletionsAreDecidedWithinTwoSeconds|TestAnAnswerTakesMilliseconds|TestBrokenBudgetsOfOneNamespaceDelayNoOther|TestAConflictStormOnTheStatusCostsTimeAndNoPods|TestWhatAnOperationCosts|TestUnderLoadAnAnswerCostsAtMostOneRead)$$
+NOT_IN_CI := TestKEDAScalesToZeroAndBack|TestArgoCDAndFluxSeeNoDifference
+ALONE := ^($(FIRST_MINUTE)|$(NOT_IN_CI)|TestTwoHundredDeletionsAreDecidedWithinTwoSeconds|TestAnAnswerTakesMilliseconds|TestBrokenBudgetsOfOneNamespaceDelayNoOther|TestAConflictStormOnTheStatusCostsTimeAndNoPods|TestWhatAnOperationCosts|TestUnderLoadAnAnswerCostsAtMostOneRead)$$
 
 # The compiler makes much garbage. It collects it less often than it would, which takes a twelfth off a build. Go's cache does not depend on that.
 COMPILE := GOGC=800 $(GO)
@@ -216,6 +216,9 @@ $(BIN)/keda-operator: hack/tools/keda/go.mod
 	@cd hack/tools/keda && $(COMPILE) build -ldflags='-s -w' -o $(BIN)/keda-adapter github.com/kedacore/keda/v2/cmd/adapter
 	@cd hack/tools/keda && $(COMPILE) build -ldflags='-s -w' -o $@ github.com/kedacore/keda/v2/cmd/operator
 
+$(BIN)/gitops: $(wildcard hack/tools/gitops/*)
+	cd hack/tools/gitops && $(GO_BUILD) -o $@ .
+
 # Vale has parsers in C for many languages. They need no optimization to read Markdown, and compile twice as fast without.
 $(BIN)/vale: hack/tools/vale/go.mod
 	cd hack/tools/vale && CGO_CFLAGS='-O0 -w' $(GO) build -o $@ github.com/vale-cli/vale/v3/cmd/vale
@@ -366,9 +369,9 @@ test-autoscaler: tools build $(BIN)/karpenter-kwok ## MINUTES | Berth beside the
 	$(GO) test -count=1 -timeout=0 -v ./test/autoscaler -disturbed=$(MINUTES)m
 
 .PHONY: test-neighbours
-test-neighbours: tools build $(BIN)/kruise-manager $(BIN)/rollouts-controller $(BIN)/keda-operator ## minutes | Berth beside the real OpenKruise, Argo Rollouts, KEDA and the autoscaler of Kubernetes: workloads under spreads and budgets, as children of UnitedDeployments, and the migration there and back.
+test-neighbours: tools build $(BIN)/kruise-manager $(BIN)/rollouts-controller $(BIN)/keda-operator $(BIN)/gitops ## minutes | Berth beside the real OpenKruise, Argo Rollouts, KEDA, the autoscaler of Kubernetes, and the comparisons of Argo CD and Flux: workloads under spreads and budgets, as children of UnitedDeployments, and the migration there and back.
 	$(GO) test -count=1 -timeout=20m -v -skip='$(ALONE)' ./test/neighbours
-	$(GO) test -count=1 -timeout=5m -v -run='^$(KEDA)$$' ./test/neighbours -args -keda
+	$(GO) test -count=1 -timeout=5m -v -run='^($(NOT_IN_CI))$$' ./test/neighbours -args -keda
 
 .PHONY: test-descheduler
 test-descheduler: tools build ## minutes | The descheduler on a real control plane, with 1,500 random pods to compare its filters with the scheduler on, 200 random spreads to compare the what-if with, and a subset that flaps for two hours of its clock.

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// keda is for the test that 'make test-neighbours' names: KEDA serves the API of external metrics, so that the other tests cannot run beside it.
+// keda is for the tests that are not in CI. KEDA serves the API of external metrics, so that the other tests cannot run beside it.
 var keda = flag.Bool("keda", false, "KEDA runs in place of the other neighbours")
 
 // installKEDA installs KEDA, and starts its operator and its API of metrics. The function ends them.
