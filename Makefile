@@ -20,9 +20,9 @@ LEAN := -vet=off -ldflags='-s -w'
 # SUITES runs packages of tests, prints how long the rest will take by the last run, and says how to repeat what failed. It runs nothing again.
 SUITES := $(BIN)/suites -times=$(BIN)/times.json
 # ALONE are the tests of test/budget that measure how long something takes, and FIRST_MINUTE is one of test/install. They run by themselves, in test-all. NOT_IN_CI are
-# those of test/neighbours whose neighbours take longest to build: KEDA, and the libraries of Argo CD and Flux. Only test-neighbours runs them.
+# those of test/neighbours whose neighbours take longest to build. Only test-neighbours runs them.
 FIRST_MINUTE := TestTheSandboxNeedsNothingElse
-NOT_IN_CI := TestKEDAScalesToZeroAndBack|TestArgoCDAndFluxSeeNoDifference
+NOT_IN_CI := TestKEDAScalesToZeroAndBack|TestArgoCDAndFluxSeeNoDifference|TestKueueAdmitsJobsThatASpreadDivides|TestPodsThatWaitForKueueTakeNoSlots
 ALONE := ^($(FIRST_MINUTE)|$(NOT_IN_CI)|TestTwoHundredDeletionsAreDecidedWithinTwoSeconds|TestAnAnswerTakesMilliseconds|TestBrokenBudgetsOfOneNamespaceDelayNoOther|TestAConflictStormOnTheStatusCostsTimeAndNoPods|TestWhatAnOperationCosts|TestUnderLoadAnAnswerCostsAtMostOneRead)$$
 
 # The compiler makes much garbage. It collects it less often than it would, which takes a twelfth off a build. Go's cache does not depend on that.
@@ -216,6 +216,10 @@ $(BIN)/keda-operator: hack/tools/keda/go.mod
 	@cd hack/tools/keda && $(COMPILE) build -ldflags='-s -w' -o $(BIN)/keda-adapter github.com/kedacore/keda/v2/cmd/adapter
 	@cd hack/tools/keda && $(COMPILE) build -ldflags='-s -w' -o $@ github.com/kedacore/keda/v2/cmd/operator
 
+$(BIN)/kueue: hack/tools/kueue/go.mod
+	@echo "building Kueue, which takes minutes, once"
+	@cd hack/tools/kueue && $(COMPILE) build -ldflags='-s -w' -o $@ sigs.k8s.io/kueue/cmd/kueue
+
 $(BIN)/gitops: $(wildcard hack/tools/gitops/*)
 	cd hack/tools/gitops && $(GO_BUILD) -o $@ .
 
@@ -369,7 +373,7 @@ test-autoscaler: tools build $(BIN)/karpenter-kwok ## MINUTES | Berth beside the
 	$(GO) test -count=1 -timeout=0 -v ./test/autoscaler -disturbed=$(MINUTES)m
 
 .PHONY: test-neighbours
-test-neighbours: tools build $(BIN)/kruise-manager $(BIN)/rollouts-controller $(BIN)/keda-operator $(BIN)/gitops ## minutes | Berth beside the real OpenKruise, Argo Rollouts, KEDA, the autoscaler of Kubernetes, and the comparisons of Argo CD and Flux: workloads under spreads and budgets, as children of UnitedDeployments, and the migration there and back.
+test-neighbours: tools build $(BIN)/kruise-manager $(BIN)/rollouts-controller $(BIN)/keda-operator $(BIN)/kueue $(BIN)/gitops ## minutes | Berth beside the real OpenKruise, Argo Rollouts, KEDA, Kueue, the autoscaler of Kubernetes, and the comparisons of Argo CD and Flux: workloads under spreads and budgets, as children of UnitedDeployments, and the migration there and back.
 	$(GO) test -count=1 -timeout=20m -v -skip='$(ALONE)' ./test/neighbours
 	$(GO) test -count=1 -timeout=5m -v -run='^($(NOT_IN_CI))$$' ./test/neighbours -args -keda
 

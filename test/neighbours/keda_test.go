@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/berth-project/berth/test/harness"
@@ -59,22 +57,8 @@ func installKEDA(ctx context.Context, cluster *harness.Cluster, dir string) (sto
 	if err := operator.launch(ctx, environment, args); err != nil {
 		return stop, err
 	}
-	if err := cluster.WaitFor(ctx, "KEDA's certificates", func(ctx context.Context) (string, error) {
-		made, err := cluster.Client.CoreV1().Secrets(namespace).Get(ctx, secret, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) || err == nil && len(made.Data) == 0 {
-			return "there are none; its log is " + operator.log(), nil
-		}
-		if err != nil {
-			return "", err
-		}
-		for name, content := range made.Data {
-			if err := os.WriteFile(filepath.Join(certs, name), content, 0o600); err != nil {
-				return "", err
-			}
-		}
-		return "", nil
-	}); err != nil {
-		return stop, err
+	if err := mount(ctx, cluster, namespace, secret, certs); err != nil {
+		return stop, fmt.Errorf("%w; its log is %s", err, operator.log())
 	}
 	if err := operator.start(ctx, cluster, "http://"+probes+"/readyz", environment, args); err != nil {
 		return stop, err

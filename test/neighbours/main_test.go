@@ -75,6 +75,13 @@ func run(m *testing.M) (code int, err error) {
 		if err != nil {
 			return 1, err
 		}
+		kueue, err := installKueue(ctx, the, dir)
+		if kueue != nil {
+			defer kueue.stop()
+		}
+		if err != nil {
+			return 1, err
+		}
 		return m.Run(), nil
 	}
 	if metrics, err = serveQueue(ctx, the); err != nil {

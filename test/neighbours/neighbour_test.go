@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -30,8 +31,13 @@ func (p *process) start(ctx context.Context, cluster *harness.Cluster, ready str
 	if err := p.launch(ctx, environment, args); err != nil {
 		return err
 	}
+	return p.ready(ctx, cluster, ready)
+}
+
+// ready waits until an address answers with 200.
+func (p *process) ready(ctx context.Context, cluster *harness.Cluster, address string) error {
 	return cluster.WaitFor(ctx, p.name, func(ctx context.Context) (string, error) {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, ready, nil)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 		if err != nil {
 			return "", err
 		}
@@ -133,6 +139,25 @@ func served(ctx context.Context, cluster *harness.Cluster, kind schema.GroupVers
 			return err.Error(), nil
 		}
 		return "", err
+	})
+}
+
+// mount does what a kubelet does with a secret: it waits until the secret has content, and writes that into a directory.
+func mount(ctx context.Context, cluster *harness.Cluster, namespace, name, dir string) error {
+	return cluster.WaitFor(ctx, "secret "+name, func(ctx context.Context) (string, error) {
+		secret, err := cluster.Client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || err == nil && len(secret.Data) == 0 {
+			return "it has no content", nil
+		}
+		if err != nil {
+			return "", err
+		}
+		for file, content := range secret.Data {
+			if err := os.WriteFile(filepath.Join(dir, file), content, 0o600); err != nil {
+				return "", err
+			}
+		}
+		return "", nil
 	})
 }
 
