@@ -14,11 +14,11 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// keda is for the tests that are not in CI. KEDA serves the API of external metrics, so that the other tests cannot run beside it.
-var keda = flag.Bool("keda", false, "KEDA runs in place of the other neighbours")
+// keda is for the tests that are NOT_IN_CI. KEDA serves the API of external metrics, so that the other tests cannot run beside it.
+var keda = flag.Bool("keda", false, "KEDA and Kueue run in place of the other neighbours")
 
-// installKEDA installs KEDA, and starts its operator and its API of metrics. The function ends them.
-func installKEDA(ctx context.Context, cluster *harness.Cluster, dir string) (stop func(), _ error) {
+// installKEDA installs KEDA, and starts its operator and its API of metrics. It returns what it has started, also with an error.
+func installKEDA(ctx context.Context, cluster *harness.Cluster, dir string) ([]*process, error) {
 	const namespace, account, secret = "keda", "keda-operator", "kedaorg-certs"
 	module, err := moduleDir(ctx, "keda", "github.com/kedacore/keda/v2")
 	if err != nil {
@@ -52,24 +52,24 @@ func installKEDA(ctx context.Context, cluster *harness.Cluster, dir string) (sto
 	args := []string{"--enable-cert-rotation", "--enable-webhook-patching=false", "--cert-dir=" + certs, "--metrics-bind-address=0", "--health-probe-bind-address=" + probes,
 		"--metrics-service-bind-address=" + grpc, "--kube-api-qps=1000", "--kube-api-burst=1000"}
 	operator, adapter := &process{name: "keda-operator", dir: dir}, &process{name: "keda-adapter", dir: dir}
-	stop = func() { operator.stop(); adapter.stop() }
+	both := []*process{operator, adapter}
 	// The first operator makes the certificates, and ends. A kubelet mounts them for the second.
 	if err := operator.launch(ctx, environment, args); err != nil {
-		return stop, err
+		return both, err
 	}
 	if err := mount(ctx, cluster, namespace, secret, certs); err != nil {
-		return stop, fmt.Errorf("%w; its log is %s", err, operator.log())
+		return both, fmt.Errorf("%w; its log is %s", err, operator.log())
 	}
 	if err := operator.start(ctx, cluster, "http://"+probes+"/readyz", environment, args); err != nil {
-		return stop, err
+		return both, err
 	}
 	if err := adapter.launch(ctx, environment, []string{fmt.Sprintf("--secure-port=%d", ports[0]), "--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", ports[3]), "--kubeconfig=" + kubeconfig,
 		"--lister-kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig, "--client-ca-file=" + filepath.Join(certs, "ca.crt"), "--tls-cert-file=" + filepath.Join(certs, "tls.crt"),
 		"--tls-private-key-file=" + filepath.Join(certs, "tls.key"), "--cert-dir=" + certs, "--metrics-service-address=" + grpc, "--metrics-service-grpc-authority=" + account + "." + namespace + ".svc.cluster.local",
 		"--kube-api-qps=1000", "--kube-api-burst=1000"}); err != nil {
-		return stop, err
+		return both, err
 	}
-	return stop, cluster.WaitFor(ctx, "KEDA's API of metrics", func(ctx context.Context) (string, error) {
+	return both, cluster.WaitFor(ctx, "KEDA's API of metrics", func(ctx context.Context) (string, error) {
 		if _, err := cluster.Client.Discovery().ServerResourcesForGroupVersion(podMetrics.String()); err != nil {
 			return fmt.Sprintf("%v; its log is %s", err, adapter.log()), nil
 		}

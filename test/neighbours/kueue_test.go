@@ -20,8 +20,8 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// installKueue installs Kueue, which makes its certificates by itself, and starts it.
-func installKueue(ctx context.Context, cluster *harness.Cluster, dir string) (*process, error) {
+// installKueue installs Kueue, which makes its certificates by itself, and starts it. It returns what it has started, also with an error.
+func installKueue(ctx context.Context, cluster *harness.Cluster, dir string) ([]*process, error) {
 	const namespace, account = "kueue-system", "kueue-controller-manager"
 	p := &process{name: "kueue", dir: dir}
 	module, err := moduleDir(ctx, "kueue", "sigs.k8s.io/kueue")
@@ -69,15 +69,16 @@ integrations: {frameworks: [batch/job, pod, deployment]}
 		return nil, err
 	}
 	if err := p.launch(ctx, []string{"KUBECONFIG=" + kubeconfig}, []string{"--config=" + config, "--feature-gates=VisibilityOnDemand=false"}); err != nil {
-		return p, err
+		return nil, err
 	}
+	started := []*process{p}
 	if err := mount(ctx, cluster, namespace, "kueue-webhook-server-cert", certs); err != nil {
-		return p, fmt.Errorf("%w; its log is %s", err, p.log())
+		return started, fmt.Errorf("%w; its log is %s", err, p.log())
 	}
 	if err := p.ready(ctx, cluster, fmt.Sprintf("http://127.0.0.1:%d/readyz", ports[1])); err != nil {
-		return p, err
+		return started, err
 	}
-	return p, cluster.ApplyYAML(ctx, namespace, "{apiVersion: kueue.x-k8s.io/v1beta1, kind: ResourceFlavor, metadata: {name: any}}")
+	return started, cluster.ApplyYAML(ctx, namespace, "{apiVersion: kueue.x-k8s.io/v1beta1, kind: ResourceFlavor, metadata: {name: any}}")
 }
 
 // onLoopback makes a webhook, a converter or a Service of what runs beside the API server one that the API server reaches.

@@ -1,4 +1,5 @@
-// Package neighbours runs Berth beside OpenKruise's manager and the controller of Argo Rollouts, which are built from their modules, and beside the autoscaler of kube-controller-manager. Tests read and write the API only.
+// Package neighbours runs Berth beside other projects, which are built from their modules in hack/tools: OpenKruise, Argo Rollouts and the autoscaler of kube-controller-manager; with -keda, KEDA and
+// Kueue. Tests read and write the API only.
 package neighbours
 
 import (
@@ -67,18 +68,8 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	if *keda {
-		metrics = newQueue(ctx, httptest.NewServer)
-		stop, err := installKEDA(ctx, the, dir)
-		if stop != nil {
-			defer stop()
-		}
-		if err != nil {
-			return 1, err
-		}
-		kueue, err := installKueue(ctx, the, dir)
-		if kueue != nil {
-			defer kueue.stop()
-		}
+		end, err := runNotInCI(ctx, dir)
+		defer end()
 		if err != nil {
 			return 1, err
 		}
@@ -111,4 +102,22 @@ func run(m *testing.M) (code int, err error) {
 	end()
 	running.Wait()
 	return code, nil
+}
+
+// runNotInCI starts the neighbours of the tests that are not in CI. The function ends them, also after an error.
+func runNotInCI(ctx context.Context, dir string) (end func(), _ error) {
+	var running []*process
+	end = func() {
+		for _, p := range running {
+			p.stop()
+		}
+	}
+	metrics = newQueue(ctx, httptest.NewServer)
+	for _, install := range []func(context.Context, *harness.Cluster, string) ([]*process, error){installKEDA, installKueue} {
+		started, err := install(ctx, the, dir)
+		if running = append(running, started...); err != nil {
+			return end, err
+		}
+	}
+	return end, nil
 }

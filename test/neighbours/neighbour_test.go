@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,10 +22,11 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// process is a program of another project, which runs beside Berth.
+// process is a program of another project, which runs beside Berth. It does not outlive the test program, however that ends.
 type process struct {
 	name, dir string
 	command   *exec.Cmd
+	ended     chan struct{}
 }
 
 // start starts the program from bin/ in place of the one that runs, and returns when it is ready.
@@ -64,14 +67,28 @@ func (p *process) launch(ctx context.Context, environment, args []string) error 
 	p.command = exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(harness.Root(), "bin", p.name), args...)
 	p.command.Env = append(os.Environ(), environment...)
 	p.command.Stdout, p.command.Stderr = file, file
-	return p.command.Start()
+	p.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	p.ended = make(chan struct{})
+	go func() {
+		// The kernel sends the signal when the thread that started the process ends.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(p.ended)
+		err := p.command.Start()
+		started <- err
+		if err == nil {
+			_ = p.command.Wait() // it is killed
+		}
+	}()
+	return <-started
 }
 
 // stop ends the program, if it runs.
 func (p *process) stop() {
-	if p.command != nil {
+	if p.command != nil && p.command.Process != nil {
 		_ = p.command.Process.Kill() // it may have ended
-		_ = p.command.Wait()
+		<-p.ended
 	}
 }
 
