@@ -80,6 +80,7 @@ func TestCompatibilityNamesTheVersionsThatAreBuilt(t *testing.T) {
 		"github.com/openkruise/kruise":      "runs OpenKruise %s beside Berth",
 		"github.com/argoproj/argo-rollouts": "with the controller, %s",
 		"github.com/kedacore/keda/v2":       "KEDA %s, ",
+		"volcano.sh/volcano":                "Volcano %s: ",
 		"sigs.k8s.io/kueue":                 "Kueue %s: ",
 		"github.com/prometheus/prometheus":  "Prometheus %s reads",
 		"github.com/fluxcd/pkg/ssa":         "fluxcd/pkg/ssa %s)",

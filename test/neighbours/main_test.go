@@ -1,5 +1,5 @@
-// Package neighbours runs Berth beside other projects, which are built from their modules in hack/tools: OpenKruise, Argo Rollouts and the autoscaler of kube-controller-manager; with -keda, KEDA and
-// Kueue. Tests read and write the API only.
+// Package neighbours runs Berth beside other projects, which are built from their modules in hack/tools: OpenKruise, Argo Rollouts and the autoscaler of kube-controller-manager; with -keda, KEDA,
+// Kueue and Volcano. Tests read and write the API only.
 package neighbours
 
 import (
@@ -113,7 +113,7 @@ func runNotInCI(ctx context.Context, dir string) (end func(), _ error) {
 		}
 	}
 	metrics = newQueue(ctx, httptest.NewServer)
-	for _, install := range []func(context.Context, *harness.Cluster, string) ([]*process, error){installKEDA, installKueue} {
+	for _, install := range []func(context.Context, *harness.Cluster, string) ([]*process, error){installKEDA, installKueue, installVolcano} {
 		started, err := install(ctx, the, dir)
 		if running = append(running, started...); err != nil {
 			return end, err
