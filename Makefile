@@ -22,7 +22,7 @@ SUITES := $(BIN)/suites -times=$(BIN)/times.json
 # ALONE are the tests of test/budget that measure how long something takes, and FIRST_MINUTE is one of test/install. They run by themselves, in test-all. NOT_IN_CI are
 # tests beside the neighbours that take longest to build. Only test-neighbours runs them.
 FIRST_MINUTE := TestTheSandboxNeedsNothingElse
-NOT_IN_CI := TestKEDAScalesToZeroAndBack|TestArgoCDAndFluxSeeNoDifference|TestKueueAdmitsJobsThatASpreadDivides|TestPodsThatWaitForKueueTakeNoSlots|TestVolcanoPlacesWhatACompatibleSpreadDivides|TestASpreadSaysThatVolcanoPlacesItsPods|TestPrometheusReadsAndJudges
+NOT_IN_CI := TestKEDAScalesToZeroAndBack|TestArgoCDAndFluxSeeNoDifference|TestKueueAdmitsJobsThatASpreadDivides|TestPodsThatWaitForKueueTakeNoSlots|TestVolcanoPlacesWhatACompatibleSpreadDivides|TestASpreadSaysThatVolcanoPlacesItsPods|TestPrometheusReadsAndJudges|TestInstallWithCertManager
 ALONE := ^($(FIRST_MINUTE)|$(NOT_IN_CI)|TestTwoHundredDeletionsAreDecidedWithinTwoSeconds|TestAnAnswerTakesMilliseconds|TestBrokenBudgetsOfOneNamespaceDelayNoOther|TestAConflictStormOnTheStatusCostsTimeAndNoPods|TestWhatAnOperationCosts|TestUnderLoadAnAnswerCostsAtMostOneRead)$$
 
 # The compiler makes much garbage. It collects it less often than it would, which takes a twelfth off a build. Go's cache does not depend on that.
@@ -225,6 +225,11 @@ $(BIN)/vc-scheduler: hack/tools/volcano/go.mod
 	@cd hack/tools/volcano && $(COMPILE) build -ldflags='-s -w' -o $(BIN)/vc-controller-manager volcano.sh/volcano/cmd/controller-manager
 	@cd hack/tools/volcano && $(COMPILE) build -ldflags='-s -w' -o $@ volcano.sh/volcano/cmd/scheduler
 
+$(BIN)/cert-manager-controller: hack/tools/certmanager/go.mod
+	@echo "building cert-manager, which takes minutes, once"
+	@cd hack/tools/certmanager && $(COMPILE) build -ldflags='-s -w' -o $(BIN)/cert-manager-cainjector github.com/cert-manager/cert-manager/cmd/cainjector
+	@cd hack/tools/certmanager && $(COMPILE) build -ldflags='-s -w' -o $@ github.com/cert-manager/cert-manager/cmd/controller
+
 $(BIN)/prometheus: hack/tools/prometheus/go.mod
 	@echo "building Prometheus, which takes minutes, once"
 	@cd hack/tools/prometheus && $(COMPILE) build -tags=remove_all_sd -ldflags='-s -w' -o $@ github.com/prometheus/prometheus/cmd/prometheus
@@ -382,7 +387,7 @@ test-autoscaler: tools build $(BIN)/karpenter-kwok ## MINUTES | Berth beside the
 	$(GO) test -count=1 -timeout=0 -v ./test/autoscaler -disturbed=$(MINUTES)m
 
 .PHONY: test-neighbours
-test-neighbours: tools build $(BIN)/kruise-manager $(BIN)/rollouts-controller $(BIN)/keda-operator $(BIN)/kueue $(BIN)/vc-scheduler $(BIN)/gitops $(BIN)/prometheus ## minutes | Berth beside the real OpenKruise, Argo Rollouts, KEDA, Kueue, Volcano, Prometheus, the autoscaler of Kubernetes, and the comparisons of Argo CD and Flux: workloads under spreads and budgets, as children of UnitedDeployments, and the migration there and back.
+test-neighbours: tools build $(BIN)/kruise-manager $(BIN)/rollouts-controller $(BIN)/keda-operator $(BIN)/kueue $(BIN)/vc-scheduler $(BIN)/gitops $(BIN)/prometheus $(BIN)/cert-manager-controller ## minutes | Berth beside the real OpenKruise, Argo Rollouts, KEDA, Kueue, Volcano, Prometheus, cert-manager, the autoscaler of Kubernetes, and the comparisons of Argo CD and Flux: workloads under spreads and budgets, as children of UnitedDeployments, and the migration there and back.
 	$(GO) test -count=1 -timeout=20m -v -skip='$(ALONE)' ./test/neighbours
 	$(GO) test -count=1 -timeout=5m -v -run='^($(NOT_IN_CI))$$' ./test/neighbours -args -keda
 	$(GO) test -count=1 -timeout=5m -v -run='^($(NOT_IN_CI))$$' ./test/install

@@ -73,17 +73,18 @@ func TestCompatibilityNamesTheVersionsThatAreBuilt(t *testing.T) {
 	}
 	page := read(t, path("docs", "compatibility.md"))
 	for module, says := range map[string]string{
-		"k8s.io/kubernetes":                 "with %s: every integration test",
-		"sigs.k8s.io/scheduler-plugins":     "v%s",
-		"sigs.k8s.io/descheduler":           "| %s is compiled into `berth-descheduler`",
-		"sigs.k8s.io/kwok":                  "KWOK %s",
-		"github.com/openkruise/kruise":      "runs OpenKruise %s beside Berth",
-		"github.com/argoproj/argo-rollouts": "with the controller, %s",
-		"github.com/kedacore/keda/v2":       "KEDA %s, ",
-		"volcano.sh/volcano":                "Volcano %s: ",
-		"sigs.k8s.io/kueue":                 "Kueue %s: ",
-		"github.com/prometheus/prometheus":  "Prometheus %s reads",
-		"github.com/fluxcd/pkg/ssa":         "fluxcd/pkg/ssa %s)",
+		"k8s.io/kubernetes":                    "with %s: every integration test",
+		"sigs.k8s.io/scheduler-plugins":        "v%s",
+		"sigs.k8s.io/descheduler":              "| %s is compiled into `berth-descheduler`",
+		"sigs.k8s.io/kwok":                     "KWOK %s",
+		"github.com/openkruise/kruise":         "runs OpenKruise %s beside Berth",
+		"github.com/argoproj/argo-rollouts":    "with the controller, %s",
+		"github.com/kedacore/keda/v2":          "KEDA %s, ",
+		"github.com/cert-manager/cert-manager": "cert-manager %s, ",
+		"volcano.sh/volcano":                   "Volcano %s: ",
+		"sigs.k8s.io/kueue":                    "Kueue %s: ",
+		"github.com/prometheus/prometheus":     "Prometheus %s reads",
+		"github.com/fluxcd/pkg/ssa":            "fluxcd/pkg/ssa %s)",
 	} {
 		in := modules
 		// A module that is built from its own go.mod may be in that of another tool, in another version.

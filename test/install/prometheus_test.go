@@ -83,12 +83,19 @@ func startPrometheus(t *testing.T, c *cluster, k *kubelet) *prometheus {
 	}
 	p := &prometheus{listener.Addr().String()}
 	_ = listener.Close() // nothing has connected
-	log, err := os.Create(filepath.Join(dir, "log"))
+	foreign(t, "prometheus", "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+p.address)
+	return p
+}
+
+// foreign runs a program of another project, from bin/, until the test ends.
+func foreign(t *testing.T, program string, args ...string) {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), program+".log"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, filepath.Join(harness.Root(), "bin", "prometheus"), "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+p.address)
+	cmd := exec.CommandContext(ctx, filepath.Join(harness.Root(), "bin", program), args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
@@ -102,7 +109,6 @@ func startPrometheus(t *testing.T, c *cluster, k *kubelet) *prometheus {
 		}
 		_ = log.Close() // everything is written
 	})
-	return p
 }
 
 // get reads the data of an answer. The text says why there is none.

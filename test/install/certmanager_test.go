@@ -1,0 +1,121 @@
+package install
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-project/berth/test/harness"
+)
+
+// installCertManager installs cert-manager from its chart, and runs its controller and what injects authorities, until the test ends.
+func (c *cluster) installCertManager(t *testing.T) {
+	t.Helper()
+	const name = "cert-manager"
+	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/cert-manager/cert-manager")
+	list.Dir, list.Env = filepath.Join(harness.Root(), "hack", "tools", "certmanager"), append(os.Environ(), "GOFLAGS=")
+	module, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deploy, chart := filepath.Join(strings.TrimSpace(string(module)), "deploy"), t.TempDir()
+	from := filepath.Join(deploy, "charts", name)
+	definitions, err := filepath.Glob(filepath.Join(deploy, "crds", "*.yaml"))
+	if err != nil || len(definitions) == 0 {
+		t.Fatalf("no definitions: %v", err)
+	}
+	templates, err := filepath.Glob(filepath.Join(from, "templates", "*"))
+	if err != nil || len(templates) == 0 {
+		t.Fatalf("no templates: %v", err)
+	}
+	// A release puts the chart together in this way.
+	files := map[string]string{filepath.Join(from, "Chart.template.yaml"): "Chart.yaml", filepath.Join(from, "values.yaml"): "values.yaml"}
+	for _, file := range slices.Concat(definitions, templates) {
+		files[file] = filepath.Join("templates", filepath.Base(file))
+	}
+	if err := os.Mkdir(filepath.Join(chart, "templates"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for file, as := range files {
+		text, err := os.ReadFile(file)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(chart, as), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	rendered, err := c.run(t, "", "helm", "template", name, chart, "--namespace="+name, "--kube-version="+kubeVersion, "--set=startupapicheck.enabled=false")
+	if err != nil {
+		t.Fatalf("%v: %s", err, rendered)
+	}
+	objects, err := harness.Documents(rendered)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster, err := harness.Of(c.Sandbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.kubectl(t, "create", "namespace", name)
+	for _, object := range objects {
+		if !slices.Contains([]string{"CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}, object.GetKind()) {
+			continue // the programs run here, and without their webhook
+		}
+		if err := cluster.Apply(t.Context(), object.GetNamespace(), object); err != nil {
+			t.Fatalf("%s %s: %v", object.GetKind(), object.GetName(), err)
+		}
+	}
+	for program, account := range map[string]string{"cert-manager-controller": name, "cert-manager-cainjector": name + "-cainjector"} {
+		kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+		if err := cluster.WriteKubeconfigAs("system:serviceaccount:"+name+":"+account, kubeconfig); err != nil {
+			t.Fatal(err)
+		}
+		args := []string{"--kubeconfig=" + kubeconfig, "--leader-elect=false"}
+		if program == "cert-manager-controller" {
+			args = append(args, "--metrics-listen-address=127.0.0.1:0", "--cluster-resource-namespace="+name)
+		}
+		foreign(t, program, args...)
+	}
+}
+
+// TestInstallWithCertManager: cert-manager makes the certificate, and injects its authority into webhooks and definitions. Berth serves with it, converts, and reads no Secret.
+func TestInstallWithCertManager(t *testing.T) {
+	t.Parallel()
+	c, k := start(t)
+	c.installCertManager(t)
+	dir := t.TempDir()
+	if err := os.Symlink(harness.Root(), filepath.Join(dir, "berth")); err != nil {
+		t.Fatal(err)
+	}
+	kustomizationOf(t, dir, "v1")
+	file, err := os.OpenFile(filepath.Join(dir, "kustomization.yaml"), os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = file.WriteString("\ncomponents: [berth/manifests/webhook/cert-manager]\n")
+	}
+	if err == nil {
+		err = file.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.in(dir).documented(t, "kubectl apply -k .")
+	expectRunning(t, k, "scheduler", "controller", "united")
+	c.awaitWatches(t)
+	c.kubectl(t, "apply", "-f", example)
+	c.kubectl(t, "rollout", "status", "deployment/api", "--timeout=60s")
+	c.expectZones(t, "zone-a:2 zone-b:2 zone-c:6")
+	c.expectABudgetHolds(t)
+	waitFor(t, "conversion", func(ctx context.Context) (string, error) {
+		output, err := c.run(t, "", "kubectl", "get", "workloadspreads.v1alpha1.apps.kruise.io/api", "-o", "jsonpath={.spec.subsets[*].name}")
+		if err != nil {
+			return output, nil
+		}
+		return "", nil
+	})
+	expectNothingForbidden(t, c.AuditLog())
+}
