@@ -3,10 +3,8 @@ package install
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/berth-project/berth/test/harness"
@@ -16,13 +14,11 @@ import (
 func (c *cluster) installCertManager(t *testing.T) {
 	t.Helper()
 	const name = "cert-manager"
-	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/cert-manager/cert-manager")
-	list.Dir, list.Env = filepath.Join(harness.Root(), "hack", "tools", "certmanager"), append(os.Environ(), "GOFLAGS=")
-	module, err := list.Output()
+	module, err := harness.ModuleDir(t.Context(), "certmanager", "github.com/cert-manager/cert-manager")
 	if err != nil {
 		t.Fatal(err)
 	}
-	deploy, chart := filepath.Join(strings.TrimSpace(string(module)), "deploy"), t.TempDir()
+	deploy, chart := filepath.Join(module, "deploy"), t.TempDir()
 	from := filepath.Join(deploy, "charts", name)
 	definitions, err := filepath.Glob(filepath.Join(deploy, "crds", "*.yaml"))
 	if err != nil || len(definitions) == 0 {

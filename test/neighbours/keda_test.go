@@ -20,11 +20,11 @@ var keda = flag.Bool("keda", false, "KEDA, Kueue and Volcano run in place of the
 // installKEDA installs KEDA, and starts its operator and its API of metrics. It returns what it has started, also with an error.
 func installKEDA(ctx context.Context, cluster *harness.Cluster, dir string) ([]*process, error) {
 	const namespace, account, secret = "keda", "keda-operator", "kedaorg-certs"
-	module, err := moduleDir(ctx, "keda", "github.com/kedacore/keda/v2")
+	module, err := harness.ModuleDir(ctx, "keda", "github.com/kedacore/keda/v2")
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(5)
+	ports, err := freePorts(4)
 	if err != nil {
 		return nil, err
 	}

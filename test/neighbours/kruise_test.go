@@ -45,7 +45,7 @@ var definitions = apiextensionsv1.SchemeGroupVersion.WithResource("customresourc
 
 // openKruise is what an installation of OpenKruise consists of, besides its daemon, in the order in which to apply it. It is in the module that bin/kruise-manager is built from.
 func openKruise(ctx context.Context) ([]*unstructured.Unstructured, error) {
-	module, err := moduleDir(ctx, "kruise", "github.com/openkruise/kruise")
+	module, err := harness.ModuleDir(ctx, "kruise", "github.com/openkruise/kruise")
 	if err != nil {
 		return nil, err
 	}

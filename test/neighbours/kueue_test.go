@@ -24,7 +24,7 @@ import (
 func installKueue(ctx context.Context, cluster *harness.Cluster, dir string) ([]*process, error) {
 	const namespace, account = "kueue-system", "kueue-controller-manager"
 	p := &process{name: "kueue", dir: dir}
-	module, err := moduleDir(ctx, "kueue", "sigs.k8s.io/kueue")
+	module, err := harness.ModuleDir(ctx, "kueue", "sigs.k8s.io/kueue")
 	if err != nil {
 		return nil, err
 	}

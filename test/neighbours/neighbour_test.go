@@ -8,9 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,7 +24,7 @@ import (
 type process struct {
 	name, dir string
 	command   *exec.Cmd
-	ended     chan struct{}
+	ended     <-chan struct{}
 }
 
 // start starts the program from bin/ in place of the one that runs, and returns when it is ready.
@@ -67,21 +65,8 @@ func (p *process) launch(ctx context.Context, environment, args []string) error 
 	p.command = exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(harness.Root(), "bin", p.name), args...)
 	p.command.Env = append(os.Environ(), environment...)
 	p.command.Stdout, p.command.Stderr = file, file
-	p.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	p.ended = make(chan struct{})
-	go func() {
-		// The kernel sends the signal when the thread that started the process ends.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(p.ended)
-		err := p.command.Start()
-		started <- err
-		if err == nil {
-			_ = p.command.Wait() // it is killed
-		}
-	}()
-	return <-started
+	p.ended, err = harness.StartForeign(p.command)
+	return err
 }
 
 // stop ends the program, if it runs.
@@ -93,18 +78,6 @@ func (p *process) stop() {
 }
 
 func (p *process) log() string { return filepath.Join(p.dir, p.name+".log") }
-
-// moduleDir is where the module of another project is, of which a program in bin/ is built. Tool is its directory in hack/tools.
-func moduleDir(ctx context.Context, tool, module string) (string, error) {
-	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
-	list.Dir = filepath.Join(harness.Root(), "hack", "tools", tool)
-	list.Env = append(os.Environ(), "GOFLAGS=")
-	dir, err := list.Output()
-	if err != nil {
-		return "", fmt.Errorf("looking for module %s: %w", module, err)
-	}
-	return strings.TrimSpace(string(dir)), nil
-}
 
 // objectsIn are the objects in the files of a directory. The texts are edited before they are read.
 func objectsIn(dir string, edit *strings.Replacer, patterns ...string) (all []*unstructured.Unstructured, _ error) {

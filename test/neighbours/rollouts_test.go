@@ -24,7 +24,7 @@ var rollouts = schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alp
 func installRollouts(ctx context.Context, cluster *harness.Cluster, dir string) (*process, error) {
 	const name = "argo-rollouts"
 	p := &process{name: "rollouts-controller", dir: dir}
-	module, err := moduleDir(ctx, "rollouts", "github.com/argoproj/argo-rollouts")
+	module, err := harness.ModuleDir(ctx, "rollouts", "github.com/argoproj/argo-rollouts")
 	if err != nil {
 		return nil, err
 	}

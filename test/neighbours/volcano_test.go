@@ -18,7 +18,7 @@ import (
 // installVolcano installs Volcano, and starts its controllers and its scheduler. It returns what it has started, also with an error.
 func installVolcano(ctx context.Context, cluster *harness.Cluster, dir string) (started []*process, _ error) {
 	const namespace = "volcano-system"
-	module, err := moduleDir(ctx, "volcano", "volcano.sh/volcano")
+	module, err := harness.ModuleDir(ctx, "volcano", "volcano.sh/volcano")
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +77,7 @@ func TestVolcanoPlacesWhatACompatibleSpreadDivides(t *testing.T) {
 	ns := namespace(t)
 	apply(t, ns, strings.Replace(spreadOf("apps/v1", "Deployment", ""), "{name: web}", "{name: web, annotations: {"+v1beta1.CompatibilityAnnotation+": kruise}}", 1)+ofVolcano(12))
 	expect(t, ns, "a=5 b=4 c=3", 0)
+	expectCosts(t, ns)
 	apply(t, ns, ofVolcano(6))
 	expect(t, ns, "a=5 b=1 c=0", 0)
 	apply(t, ns, ofVolcano(12))

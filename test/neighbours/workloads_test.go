@@ -137,6 +137,22 @@ func expect(t *testing.T, ns, layout string, updated int) map[string]types.UID {
 	return found
 }
 
+// expectCosts waits until the pods outside of c have their deletion costs, which the controller writes after the bind of another scheduler.
+func expectCosts(t *testing.T, ns string) {
+	t.Helper()
+	if err := the.WaitFor(t.Context(), "the deletion costs", func(ctx context.Context) (string, error) {
+		all, err := the.Pods(ctx, ns)
+		for i := range all {
+			if all[i].Spec.NodeName != "node-c" && all[i].Annotations[corev1.PodDeletionCost] == "" {
+				return all[i].Name + " has none", err
+			}
+		}
+		return "", err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // expectTheSame fails unless the pods are those of before.
 func expectTheSame(t *testing.T, before, after map[string]types.UID) {
 	t.Helper()
@@ -295,17 +311,7 @@ func TestACloneSetUnderASpreadAndABudget(t *testing.T) {
 	expect(t, ns, "a=5 b=4 c=15", 24)
 
 	p.atLeast(11)
-	if err := the.WaitFor(t.Context(), "the deletion costs", func(ctx context.Context) (string, error) {
-		all, err := the.Pods(ctx, ns)
-		for i := range all {
-			if all[i].Spec.NodeName != "node-c" && all[i].Annotations[corev1.PodDeletionCost] == "" {
-				return all[i].Name + " has none", err
-			}
-		}
-		return "", err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	expectCosts(t, ns)
 	gone = in("node-c")
 	patch(t, cloneSets, ns, fmt.Sprintf(`{"spec":{"replicas":14,"scaleStrategy":{"podsToDelete":[%q]}}}`, gone))
 	if _, is := expect(t, ns, "a=5 b=4 c=5", 14)[gone]; is {
