@@ -37,7 +37,7 @@ func TestWhatDoesNotFitAPodIsRefused(t *testing.T) {
 func TestTermsAndTolerationsAreThoseOfAPod(t *testing.T) {
 	path := field.NewPath("at")
 	_, errs := CompileTerm(&corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "a", Operator: corev1.NodeSelectorOpExists, Values: []string{"b"}}}}, path)
-	expectErrors(t, "a term", "at.matchExpressions[0].values: Forbidden: must be empty when operator is Exists or DoesNotExist", errs)
+	expectErrors(t, "a term", `at.matchExpressions[0].values: Invalid value: ["b"]: values set must be empty for exists and does not exist`, errs)
 	errs = ValidateTolerations([]corev1.Toleration{{}}, path)
 	expectErrors(t, "a toleration", `at[0].operator: Invalid value: "": must be Exists when key is empty, which means every taint`, errs)
 }

@@ -415,22 +415,17 @@ func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorL
 		errs = append(errs, termErrs...)
 		subset.term, subset.required, subset.nodesKey = term, required, term.String()
 	}
-	preferredPath := path.Child("preferredNodeSelector")
-	var preferredErrs field.ErrorList
 	for i := range spec.PreferredNodeSelector {
-		preferred := &spec.PreferredNodeSelector[i]
+		preferred, at := &spec.PreferredNodeSelector[i], path.Child("preferredNodeSelector").Index(i)
 		if w := preferred.Weight; w < 1 || w > 100 {
-			errs = append(errs, field.Invalid(preferredPath.Index(i).Child("weight"), w, "must be in the range 1-100"))
+			errs = append(errs, field.Invalid(at.Child("weight"), w, "must be in the range 1-100"))
 		}
-		preferredErrs = append(preferredErrs, podspec.ValidateTerm(&preferred.Preference, preferredPath.Index(i).Child("preference"))...)
+		_, termErrs := podspec.CompileTerm(&preferred.Preference, at.Child("preference"))
+		errs = append(errs, termErrs...)
 	}
-	errs = append(errs, preferredErrs...)
 	if len(spec.PreferredNodeSelector) > 0 {
-		preferred, err := nodeaffinity.NewPreferredSchedulingTerms(spec.PreferredNodeSelector, field.WithPath(preferredPath))
-		if err != nil && len(preferredErrs) == 0 {
-			errs = append(errs, field.Invalid(preferredPath, field.OmitValueType{}, err.Error()))
-		}
-		subset.preferred, subset.preferredTerms = preferred, spec.PreferredNodeSelector
+		subset.preferred, _ = nodeaffinity.NewPreferredSchedulingTerms(spec.PreferredNodeSelector) // its errors are among those of the terms
+		subset.preferredTerms = spec.PreferredNodeSelector
 	}
 	errs = append(errs, podspec.ValidateTolerations(spec.Tolerations, path.Child("tolerations"))...)
 

@@ -94,16 +94,15 @@ func TestCompileRefuses(t *testing.T) {
 				{key: k, operator: Among, values: [v]}, {key: k, operator: In, values: [ok, "not a value"]}, {operator: Exists}]}}]`,
 			want: []string{
 				`matchExpressions[0].key: Invalid value: "not a key"`,
-				`matchExpressions[1].values: Required value: must be specified when operator is In or NotIn`,
-				`matchExpressions[2].values: Required value: must be specified when operator is In or NotIn`,
-				`matchExpressions[3].values: Forbidden: must be empty when operator is Exists or DoesNotExist`,
-				`matchExpressions[4].values: Forbidden: must be empty when operator is Exists or DoesNotExist`,
-				`matchExpressions[5].values: Required value: must be one integer when operator is Gt or Lt`,
-				`matchExpressions[6].values[0]: Invalid value: "few": must be an integer when operator is Gt or Lt`,
+				`matchExpressions[1].values: Invalid value: `,
+				`matchExpressions[2].values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty`,
+				`matchExpressions[3].values: Invalid value: ["v"]: values set must be empty for exists and does not exist`,
+				`matchExpressions[4].values: Invalid value: ["v"]: values set must be empty for exists and does not exist`,
+				`matchExpressions[5].values: Invalid value: ["1","2"]: for 'Gt', 'Lt' operators, exactly one value is required`,
+				`matchExpressions[6].values[0]: Invalid value: "few": for 'Gt', 'Lt' operators, the value must be an integer`,
 				`matchExpressions[7].operator: Unsupported value: "Among"`,
-				`matchExpressions[8].values[1]: Invalid value: "not a value"`,
-				`matchExpressions[9].key: Invalid value: "": name part must be non-empty`,
-				`matchExpressions[9].key: Invalid value: "": name part must consist of`,
+				`matchExpressions[8].values[1][k]: Invalid value: "not a value"`,
+				`matchExpressions[9].key: Invalid value: "": name part must be non-empty; name part must consist of`,
 			},
 		},
 		"fields of nodes that the API server would refuse in a pod's node affinity": {
@@ -112,7 +111,7 @@ func TestCompileRefuses(t *testing.T) {
 				{key: metadata.name, operator: Exists}, {key: metadata.name, operator: NotIn, values: [Not_a_node]}]}}]`,
 			want: []string{
 				`matchFields[0].key: Unsupported value: "spec.unschedulable": supported values: "metadata.name"`,
-				`matchFields[1].values: Required value: must be one name of a node`,
+				`matchFields[1].values: Invalid value: ["a","b"]: must have one element`,
 				`matchFields[2].operator: Unsupported value: "Exists": supported values: "In", "NotIn"`,
 				`matchFields[3].values[0]: Invalid value: "Not_a_node"`,
 			},
@@ -123,7 +122,7 @@ func TestCompileRefuses(t *testing.T) {
 			want: []string{
 				"spec.subsets[0].preferredNodeSelector[0].weight: Invalid value: 0: must be in the range 1-100",
 				"spec.subsets[0].preferredNodeSelector[1].weight: Invalid value: 101: must be in the range 1-100",
-				"spec.subsets[0].preferredNodeSelector[1].preference.matchExpressions[0].values: Required value",
+				"spec.subsets[0].preferredNodeSelector[1].preference.matchExpressions[0].values: Invalid value: ",
 			},
 		},
 		"tolerations that the API server would refuse on a pod": {
