@@ -2,12 +2,10 @@ package sidecar
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -56,48 +54,17 @@ func (r *reconciler) update(ctx context.Context, policy *model.Policy, pod *mode
 
 // patch writes what differs between two states of a pod, if the pod is still in the first one. It returns the pod as it is then.
 func (r *reconciler) patch(ctx context.Context, before, after *corev1.Pod, subresource string, options ...client.PatchOption) (*corev1.Pod, error) {
-	metadata := map[string]any{"uid": before.UID, "resourceVersion": before.ResourceVersion}
-	spec := map[string]any{}
-	if subresource == "" {
-		annotations := map[string]any{}
-		for key, value := range after.Annotations {
-			if was, had := before.Annotations[key]; !had || was != value {
-				annotations[key] = value
-			}
-		}
-		metadata["annotations"] = annotations
+	written, patch, owner := after.DeepCopy(), client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(v1beta1.FieldManager)
+	var err error
+	if subresource != "" {
+		err = r.client.SubResource(subresource).Patch(ctx, written, patch, owner)
+	} else {
+		err = r.client.Patch(ctx, written, patch, append(options, owner)...)
 	}
-	for field, containers := range map[string][2][]corev1.Container{
-		"containers": {before.Spec.Containers, after.Spec.Containers}, "initContainers": {before.Spec.InitContainers, after.Spec.InitContainers},
-	} {
-		var changed []any
-		for i := range containers[1] {
-			was, is := &containers[0][i], &containers[1][i]
-			content := map[string]any{"name": is.Name}
-			if was.Image != is.Image {
-				content["image"] = is.Image
-			}
-			if !equality.Semantic.DeepEqual(was.Resources, is.Resources) {
-				content["resources"] = map[string]any{"$patch": "replace", "limits": is.Resources.Limits, "requests": is.Resources.Requests}
-			}
-			if len(content) > 1 {
-				changed = append(changed, content)
-			}
-		}
-		if len(changed) > 0 {
-			spec[field] = changed
-		}
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": metadata, "spec": spec})
 	if err != nil {
 		return nil, err
 	}
-	written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: before.Namespace, Name: before.Name}}
-	raw := client.RawPatch(types.StrategicMergePatchType, patch)
-	if subresource != "" {
-		return written, r.client.SubResource(subresource).Patch(ctx, written, raw, &client.SubResourcePatchOptions{PatchOptions: client.PatchOptions{FieldManager: v1beta1.FieldManager}})
-	}
-	return written, r.client.Patch(ctx, written, raw, append(options, client.FieldOwner(v1beta1.FieldManager))...)
+	return written, nil
 }
 
 // servedNamespaces are those for whose new pods the API server calls the webhook.
