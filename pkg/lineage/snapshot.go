@@ -4,15 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -74,11 +76,11 @@ func read(ctx context.Context, live client.Client, clock clock.WithTicker, names
 	s.indexSpreads()
 	var pods corev1.PodList
 	var nodes corev1.NodeList
-	var deployments appsv1.DeploymentList
-	var replicaSets appsv1.ReplicaSetList
-	var statefulSets appsv1.StatefulSetList
-	var jobs batchv1.JobList
-	lists := []client.ObjectList{&deployments, &replicaSets, &statefulSets, &jobs}
+	owners := map[schema.GroupKind]client.ObjectList{}
+	for kind, typed := range builtIn {
+		owners[kind] = typed.NewList()
+	}
+	lists := slices.Collect(maps.Values(owners))
 	if watched == nil {
 		lists = append(lists, &pods)
 	}
@@ -116,10 +118,17 @@ func read(ctx context.Context, live client.Client, clock clock.WithTicker, names
 	for _, node := range s.Nodes {
 		s.nodeNamed[node.Name] = node
 	}
-	keep(s, Deployment, deployments.Items)
-	keep(s, ReplicaSet, replicaSets.Items)
-	keep(s, StatefulSet, statefulSets.Items)
-	keep(s, Job, jobs.Items)
+	for kind, list := range owners {
+		s.owners[kind] = map[types.NamespacedName]client.Object{}
+		if err := meta.EachListItem(list, func(item runtime.Object) error {
+			object := item.(client.Object)
+			object.SetManagedFields(nil)
+			s.owners[kind][client.ObjectKeyFromObject(object)] = object
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+	}
 	return s, nil
 }
 
@@ -155,45 +164,24 @@ func (s *Snapshot) Suppose(spread *v1beta1.WorkloadSpread) {
 	s.indexSpreads()
 }
 
-func keep[T any, P interface {
-	*T
-	client.Object
-}](s *Snapshot, kind schema.GroupKind, items []T) {
-	s.owners[kind] = make(map[types.NamespacedName]client.Object, len(items))
-	for i := range items {
-		object := P(&items[i])
-		object.SetManagedFields(nil)
-		s.owners[kind][client.ObjectKeyFromObject(object)] = object
-	}
-}
-
 // Get implements client.Reader for the owners of pods.
 func (s *Snapshot) Get(ctx context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
-	switch o := into.(type) {
-	case *appsv1.Deployment:
-		return get(s, Deployment, key, o)
-	case *appsv1.ReplicaSet:
-		return get(s, ReplicaSet, key, o)
-	case *appsv1.StatefulSet:
-		return get(s, StatefulSet, key, o)
-	case *batchv1.Job:
-		return get(s, Job, key, o)
-	case *metav1.PartialObjectMetadata:
-		return s.getOther(ctx, key, o)
-	default:
+	if metadata, is := into.(*metav1.PartialObjectMetadata); is {
+		return s.getOther(ctx, key, metadata)
+	}
+	gvk, err := s.live.GroupVersionKindFor(into)
+	if err != nil {
+		return err
+	}
+	owners, taken := s.owners[gvk.GroupKind()]
+	if !taken {
 		return fmt.Errorf("a %T is not in the snapshot", into)
 	}
-}
-
-func get[T any, P interface {
-	*T
-	client.Object
-}](s *Snapshot, kind schema.GroupKind, key client.ObjectKey, into P) error {
-	object, found := s.owners[kind][key].(P)
+	object, found := owners[key]
 	if !found {
-		return apierrors.NewNotFound(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, key.Name)
+		return apierrors.NewNotFound(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, key.Name)
 	}
-	*into = *object
+	reflect.ValueOf(into).Elem().Set(reflect.ValueOf(object).Elem())
 	return nil
 }
 
