@@ -27,9 +27,9 @@ type Lineage struct {
 	Reader client.Reader
 	*Kinds
 
-	policies  policies
-	arrivals  arrivals
-	announced announcements
+	policies policies
+	// arrivals are those of owners, and announced are those of spreads.
+	arrivals, announced *arrivals
 	// ordinals are those that Ordinals has read, by ordinalsOf.
 	ordinals *lru.Cache
 	// spreadsIn is nil if the lineage gets no events of spreads.
@@ -96,8 +96,8 @@ func Over(reader client.Reader, kinds *Kinds, clock clock.WithTicker) *Lineage {
 	l := &Lineage{
 		Reader:    reader,
 		Kinds:     kinds,
-		arrivals:  arrivals{clock: clock, windows: map[types.UID]*window{}},
-		announced: announcements{clock: clock, byNamespace: map[string]map[types.UID]*window{}},
+		arrivals:  newArrivals(clock, windowKept),
+		announced: newArrivals(clock, 0),
 		ordinals:  lru.New(mostOrdinals),
 	}
 	kinds.changed = l.arrivals.lookAgain
@@ -159,7 +159,7 @@ func (l *Lineage) spreadSeen(object metav1.Object) {
 	for _, kind := range l.seenIn(spread.Namespace) {
 		l.want(kind)
 	}
-	l.announced.seen(spread.Namespace, spread.UID)
+	l.announced.seen(spread.UID)
 }
 
 func (l *Lineage) spreadGone(object metav1.Object) {
@@ -167,7 +167,7 @@ func (l *Lineage) spreadGone(object metav1.Object) {
 	if l.spreadsIn != nil {
 		l.spreadsIn.remove(object.GetNamespace(), object.GetUID())
 	}
-	l.announced.seen(object.GetNamespace(), object.GetUID())
+	l.announced.seen(object.GetUID())
 }
 
 // TargetField indexes spreads by the workload that they name, without the version.
@@ -331,6 +331,9 @@ func (l *Lineage) SpreadOf(ctx context.Context, namespace string, owner *workloa
 // OwnerTimeout bounds how long AwaitSpreadOf waits for an owner.
 const OwnerTimeout = 500 * time.Millisecond
 
+// windowKept is how long an owner that did not arrive is remembered, so that its next pods do not wait again.
+const windowKept = time.Minute
+
 // AwaitSpreadOf is SpreadOf, but waits for a missing owner. A workload's controller creates the first pod right after
 // its owner, and watches of different kinds are not ordered, so the pod may arrive first. Nothing distinguishes an
 // owner that will arrive from a deleted one. So the wait is bounded: the first pod that waits for an owner opens one
@@ -356,16 +359,17 @@ func (l *Lineage) AwaitOwner(ctx context.Context, namespace string, o workload.O
 
 // await looks until no owner is missing, or until one has not arrived in time.
 func (l *Lineage) await(ctx context.Context, namespace string, look func() (missing *workload.Owner, err error)) (*workload.Owner, error) {
-	missing, err := look()
-	if missing == nil || err != nil {
-		return nil, err
-	}
+	now := l.arrivals.clock
 	// Several owners may be missing, and each may open a window.
-	until := l.arrivals.clock.Now().Add(OwnerTimeout)
+	until := now.Now().Add(OwnerTimeout)
 	for {
+		missing, err := look()
+		if missing == nil || err != nil {
+			return nil, err
+		}
 		l.seek(namespace, missing.Kind)
-		arrived, closes := l.arrivals.expect(missing.UID)
-		left := min(until.Sub(l.arrivals.clock.Now()), closes)
+		arrived, closes := l.arrivals.expect(namespace, missing.UID, OwnerTimeout)
+		left := min(until.Sub(now.Now()), closes)
 		if left <= 0 {
 			return missing, nil
 		}
@@ -373,18 +377,11 @@ func (l *Lineage) await(ctx context.Context, namespace string, look func() (miss
 		if missing, err = look(); missing == nil || err != nil {
 			return nil, err
 		}
-		timer := l.arrivals.clock.NewTimer(left)
 		select {
 		case <-arrived:
-		case <-timer.C():
+		case <-now.After(left):
 		case <-ctx.Done():
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
 			return missing, nil
-		}
-		if missing, err = look(); missing == nil || err != nil {
-			return nil, err
 		}
 	}
 }

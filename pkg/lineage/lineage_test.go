@@ -336,7 +336,7 @@ func TestAPodWaitsForItsOwner(t *testing.T) {
 			f.clock.Step(OwnerTimeout)
 			expect(t, answers, result{missing: name})
 		}
-		f.clock.Step(windowKept)
+		f.clock.Step(windowKept - time.Millisecond)
 		answers := f.ask(t.Context(), t, owner("apps", "ReplicaSet", "r4"))
 		f.clock.Step(OwnerTimeout)
 		expect(t, answers, result{missing: "r4"})
@@ -448,8 +448,8 @@ func TestPodsWaitForAnAnnouncedSpread(t *testing.T) {
 	s.UID, other.UID = "s", "other"
 	left := func(t *testing.T, f *fixture, want int64) {
 		t.Helper()
-		if got := f.announced.namespaces.Load(); got != want || len(f.announced.byNamespace) != int(want) {
-			t.Errorf("%d and %d namespaces expect spreads, want %d", got, len(f.announced.byNamespace), want)
+		if got := f.announced.open.Load(); got != want || len(f.announced.windows) != int(want) {
+			t.Errorf("%d and %d spreads are expected, want %d", got, len(f.announced.windows), want)
 		}
 	}
 
