@@ -8,11 +8,9 @@ import (
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -28,23 +26,7 @@ func (s *Snapshot) Template(pod *corev1.Pod) *corev1.PodTemplateSpec {
 		return nil
 	}
 	object, _ := s.Owner(pod.Namespace, *owner)
-	return templateOf(object)
-}
-
-// templateOf is nil for kinds that are not built in.
-func templateOf(object client.Object) *corev1.PodTemplateSpec {
-	switch o := object.(type) {
-	case *appsv1.Deployment:
-		return &o.Spec.Template
-	case *appsv1.ReplicaSet:
-		return &o.Spec.Template
-	case *appsv1.StatefulSet:
-		return &o.Spec.Template
-	case *batchv1.Job:
-		return &o.Spec.Template
-	default:
-		return nil
-	}
+	return workload.Template(object)
 }
 
 // Replacement is the pod that would be made in place of one that goes, as it would be in a subset of its spread, or
@@ -156,7 +138,7 @@ func podFrom(template *corev1.PodTemplateSpec, namespace string) *corev1.Pod {
 func (s *Snapshot) NewPod(ctx context.Context, spread *v1beta1.WorkloadSpread) (*corev1.Pod, error) {
 	target := workload.TargetOf(spread)
 	object, builtIn := s.Owner(spread.Namespace, target)
-	template := templateOf(object)
+	template := workload.Template(object)
 	switch {
 	case template != nil:
 	case builtIn:
@@ -211,13 +193,9 @@ func (s *Snapshot) readTemplate(ctx context.Context, spread *v1beta1.WorkloadSpr
 	if err := s.live.Get(ctx, client.ObjectKey{Namespace: spread.Namespace, Name: ref.Name}, object); err != nil {
 		return nil, fmt.Errorf("reading %s %s/%s: %w", ref.Kind, spread.Namespace, ref.Name, err)
 	}
-	fields, found, err := unstructured.NestedMap(object.Object, "spec", "template")
-	if err != nil || !found {
+	template := workload.Template(object)
+	if template == nil {
 		return nil, fmt.Errorf("%s %s/%s has no pod template at spec.template", ref.Kind, spread.Namespace, ref.Name)
-	}
-	template := &corev1.PodTemplateSpec{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, template); err != nil {
-		return nil, fmt.Errorf("reading the pod template of %s %s/%s: %w", ref.Kind, spread.Namespace, ref.Name, err)
 	}
 	return template, nil
 }

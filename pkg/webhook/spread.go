@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -131,7 +130,7 @@ func targetVersion(spread *v1beta1.WorkloadSpread) schema.GroupVersionKind {
 
 // targetOf reads fields that most kinds have at the same paths. It leaves out fields that are missing or have another type.
 func targetOf(object *unstructured.Unstructured, spread *v1beta1.WorkloadSpread) Target {
-	target := Target{Read: true, United: unitedOf(object), Template: templateOf(object), Selector: selectorOf(object), Replicas: replicasOf(object, spread)}
+	target := Target{Read: true, United: unitedOf(object), Template: templateOf(object), Selector: workload.Selector(object), Replicas: replicasOf(object, spread)}
 	if kind, watched := workloads[kindOfTarget(spread)]; watched {
 		typed := kind.NewObject()
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err == nil {
@@ -160,12 +159,8 @@ func replicasOf(object runtime.Object, spread *v1beta1.WorkloadSpread) *int32 {
 
 // templateOf is spec.template, with the volumes that the controller adds for spec.volumeClaimTemplates, or nil.
 func templateOf(object *unstructured.Unstructured) *corev1.PodTemplateSpec {
-	fields, _, _ := unstructured.NestedMap(object.Object, "spec", "template")
-	if _, found, _ := unstructured.NestedSlice(fields, "spec", "containers"); !found {
-		return nil
-	}
-	template := &corev1.PodTemplateSpec{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, template); err != nil {
+	template := workload.Template(object)
+	if template == nil || template.Spec.Containers == nil {
 		return nil // something else is at spec.template
 	}
 	claims, _, _ := unstructured.NestedSlice(object.Object, "spec", "volumeClaimTemplates")
@@ -175,20 +170,6 @@ func templateOf(object *unstructured.Unstructured) *corev1.PodTemplateSpec {
 		}
 	}
 	return template
-}
-
-// selectorOf is spec.selector if it is a label selector, or nil.
-func selectorOf(object *unstructured.Unstructured) labels.Selector {
-	fields, _, _ := unstructured.NestedMap(object.Object, "spec", "selector")
-	var selector metav1.LabelSelector
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &selector); err != nil {
-		return nil
-	}
-	parsed, err := metav1.LabelSelectorAsSelector(&selector)
-	if err != nil {
-		return nil
-	}
-	return parsed
 }
 
 // nodes are nil if no subset selects nodes, or if they cannot be read. They are used for warnings only.

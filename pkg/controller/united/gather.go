@@ -251,26 +251,9 @@ func (r *reconciler) wholeOf(ctx context.Context, metadata []client.Object, kind
 	return all, nil
 }
 
-// selectorOf is which pods an object selects, or nil.
-func selectorOf(object client.Object) *metav1.LabelSelector {
-	switch w := object.(type) {
-	case *appsv1.Deployment:
-		return w.Spec.Selector
-	case *appsv1.StatefulSet:
-		return w.Spec.Selector
-	case *unstructured.Unstructured:
-		content, _, _ := unstructured.NestedMap(w.Object, "spec", "selector")
-		selector := &metav1.LabelSelector{}
-		if runtime.DefaultUnstructuredConverter.FromUnstructured(content, selector) == nil {
-			return selector
-		}
-	}
-	return nil
-}
-
 // subsetOf is the subset of a child. Its selector cannot change, and its label can: then the label is set again.
 func subsetOf(object client.Object) string {
-	if selector := selectorOf(object); selector != nil && selector.MatchLabels[v1beta1.SubsetNameLabel] != "" {
+	if selector := workload.LabelSelector(object); selector != nil && selector.MatchLabels[v1beta1.SubsetNameLabel] != "" {
 		return selector.MatchLabels[v1beta1.SubsetNameLabel]
 	}
 	return object.GetLabels()[v1beta1.SubsetNameLabel]
@@ -278,7 +261,7 @@ func subsetOf(object client.Object) string {
 
 // isAdoptable is true for an object that selects the pods that a child of its subset selects. Only then it can become one: its selector cannot change.
 func isAdoptable(object client.Object, policy *model.Policy) bool {
-	selector := selectorOf(object)
+	selector := workload.LabelSelector(object)
 	wanted := metav1.AddLabelToSelector(policy.LabelSelector.DeepCopy(), v1beta1.SubsetNameLabel, object.GetLabels()[v1beta1.SubsetNameLabel])
 	return object.GetDeletionTimestamp().IsZero() && equality.Semantic.DeepEqual(selector, wanted)
 }
