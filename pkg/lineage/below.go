@@ -72,14 +72,11 @@ func (l *Lineage) ownersOwnedBy(ctx context.Context, namespace string, uid types
 		if err := l.Reader.List(ctx, list, OwnedBy(namespace, uid)...); err != nil {
 			return nil, fmt.Errorf("listing objects of kind %s: %w", kind, err)
 		}
-		err := meta.EachListItem(list, func(item runtime.Object) error {
-			object, err := meta.Accessor(item)
-			if err == nil {
-				owners = append(owners, workload.Owner{Kind: kind, Name: object.GetName(), UID: object.GetUID()})
-			}
-			return err
-		})
-		if err != nil {
+		if err := meta.EachListItem(list, func(item runtime.Object) error {
+			object := item.(client.Object)
+			owners = append(owners, workload.Owner{Kind: kind, Name: object.GetName(), UID: object.GetUID()})
+			return nil
+		}); err != nil {
 			return nil, fmt.Errorf("listing objects of kind %s: %w", kind, err)
 		}
 	}

@@ -3,7 +3,6 @@ package lineage
 import (
 	"context"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -197,10 +196,8 @@ func (k *Kinds) want(kind schema.GroupKind) {
 }
 
 func (k *Kinds) look(kind schema.GroupKind) (known knownKind, found bool) {
-	value, found := k.known.Load(kind)
-	if found {
-		known, found = value.(knownKind)
-	}
+	value, _ := k.known.Load(kind)
+	known, found = value.(knownKind)
 	return known, found
 }
 
@@ -379,29 +376,19 @@ func (k *Kinds) NewObject(kind schema.GroupKind) client.Object {
 }
 
 // NewLists are empty lists of every watched kind that may own pods in the namespace.
-func (k *Kinds) NewLists(namespace string) iter.Seq2[schema.GroupKind, client.ObjectList] {
-	return func(yield func(schema.GroupKind, client.ObjectList) bool) {
-		for kind, typed := range builtIn {
-			if !yield(kind, typed.NewList()) {
-				return
-			}
-		}
-		for _, kind := range k.seenIn(namespace) {
-			if kind == podKind {
-				if !yield(kind, &corev1.PodList{}) {
-					return
-				}
-				continue
-			}
-			known, found := k.look(kind)
-			if !found || known.unwatchable != nil {
-				continue
-			}
+func (k *Kinds) NewLists(namespace string) map[schema.GroupKind]client.ObjectList {
+	lists := map[schema.GroupKind]client.ObjectList{}
+	for kind, typed := range builtIn {
+		lists[kind] = typed.NewList()
+	}
+	for _, kind := range k.seenIn(namespace) {
+		if kind == podKind {
+			lists[kind] = &corev1.PodList{}
+		} else if known, found := k.look(kind); found && known.unwatchable == nil {
 			list := &metav1.PartialObjectMetadataList{}
 			list.SetGroupVersionKind(kind.WithVersion(known.version))
-			if !yield(kind, list) {
-				return
-			}
+			lists[kind] = list
 		}
 	}
+	return lists
 }

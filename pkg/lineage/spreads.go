@@ -44,10 +44,9 @@ type policies struct {
 
 func (p *policies) of(spread *v1beta1.WorkloadSpread) *Spread {
 	spread = subset.In(p.installation, spread)
-	if known, found := p.byUID.Load(spread.UID); found {
-		if s, ok := known.(*Spread); ok && subset.SamePolicy(s.of, spread) {
-			return s
-		}
+	known, _ := p.byUID.Load(spread.UID)
+	if s, is := known.(*Spread); is && subset.SamePolicy(s.of, spread) {
+		return s
 	}
 	s := Compile(spread)
 	p.byUID.Store(spread.UID, s)
