@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // Restarts is true if an update of a pod restarts a container, or ends the pod early. Of the mutable fields, only the images and
@@ -18,22 +20,13 @@ func Restarts(before, after *corev1.Pod) bool {
 
 func imagesDiffer(before, after []corev1.Container) bool {
 	return slices.ContainsFunc(after, func(is corev1.Container) bool {
-		was := containerOf(is.Name, before)
+		was := podstate.Container(before, is.Name)
 		return was != nil && was.Image != is.Image
 	})
 }
 
 func earlier(before, after *int64) bool {
 	return after != nil && (before == nil || *after < *before)
-}
-
-func containerOf(name string, containers []corev1.Container) *corev1.Container {
-	for i := range containers {
-		if containers[i].Name == name {
-			return &containers[i]
-		}
-	}
-	return nil
 }
 
 // ResizeRestarts is true if a resize changes a resource whose resizePolicy is RestartContainer.
@@ -44,7 +37,7 @@ func ResizeRestarts(before, after *corev1.Pod) bool {
 
 func containersRestart(before, after []corev1.Container) bool {
 	return slices.ContainsFunc(after, func(is corev1.Container) bool {
-		was := containerOf(is.Name, before)
+		was := podstate.Container(before, is.Name)
 		return was != nil && restartsFor(&is, &was.Resources, &is.Resources)
 	})
 }

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/lru"
+
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 const (
@@ -137,7 +139,7 @@ func startedAfter(pod *corev1.Pod, status *corev1.ContainerStatus, written int64
 func containerThat(pod *corev1.Pod, is func(container *corev1.Container, status *corev1.ContainerStatus) bool) string {
 	find := func(containers []corev1.Container, statuses []corev1.ContainerStatus) string {
 		for i := range containers {
-			if is(&containers[i], statusOf(containers[i].Name, statuses)) {
+			if is(&containers[i], podstate.Status(statuses, containers[i].Name)) {
 				return containers[i].Name
 			}
 		}

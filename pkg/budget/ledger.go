@@ -113,7 +113,7 @@ func restartableInit(containers []corev1.Container) []corev1.Container {
 func containersRun(containers []corev1.Container, statuses []corev1.ContainerStatus) bool {
 	for i := range containers {
 		container := &containers[i]
-		status := statusOf(container.Name, statuses)
+		status := podstate.Status(statuses, container.Name)
 		if status == nil || !SameImage(status.Image, container.Image) {
 			return false
 		}
@@ -122,15 +122,6 @@ func containersRun(containers []corev1.Container, statuses []corev1.ContainerSta
 		}
 	}
 	return true
-}
-
-func statusOf(name string, statuses []corev1.ContainerStatus) *corev1.ContainerStatus {
-	for i := range statuses {
-		if statuses[i].Name == name {
-			return &statuses[i]
-		}
-	}
-	return nil
 }
 
 // SameImage is true if both names mean the same image once the default registry, repository and tag are filled in, as a runtime does. An image that is

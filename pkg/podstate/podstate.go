@@ -50,3 +50,23 @@ func condition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition
 	}
 	return nil
 }
+
+// Container is the container with this name in a list of a pod's containers. Nil if there is none.
+func Container(containers []corev1.Container, name string) *corev1.Container {
+	for i := range containers {
+		if containers[i].Name == name {
+			return &containers[i]
+		}
+	}
+	return nil
+}
+
+// Status is the status of the container with this name in a list of a pod's container statuses. Nil if there is none.
+func Status(statuses []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
+	for i := range statuses {
+		if statuses[i].Name == name {
+			return &statuses[i]
+		}
+	}
+	return nil
+}

@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // Version is a version of a SidecarSet that a new pod gets.
@@ -60,28 +62,16 @@ func isInjected(c *corev1.Container) bool {
 	return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == v1beta1.InjectedEnv && e.Value == "true" })
 }
 
-func find(containers []corev1.Container, name string) *corev1.Container {
-	for i := range containers {
-		if containers[i].Name == name {
-			return &containers[i]
-		}
-	}
-	return nil
-}
-
 // containerOf is the container or init container of a pod with a name. Nil if there is none.
 func containerOf(pod *corev1.Pod, name string) *corev1.Container {
-	if c := find(pod.Spec.Containers, name); c != nil {
-		return c
-	}
-	return find(pod.Spec.InitContainers, name)
+	return cmp.Or(podstate.Container(pod.Spec.Containers, name), podstate.Container(pod.Spec.InitContainers, name))
 }
 
 // taken is the name of a container that is not injected, and has the name of a sidecar.
 func (v *Version) taken(pod *corev1.Pod, own []corev1.Container) string {
 	for _, sidecar := range slices.Concat(v.InitContainers, v.Containers) {
 		for _, name := range podNames(&sidecar) {
-			if c := containerOf(pod, name); c != nil && (find(own, name) != nil || !isInjected(c)) {
+			if c := containerOf(pod, name); c != nil && (podstate.Container(own, name) != nil || !isInjected(c)) {
 				return name
 			}
 		}
@@ -235,7 +225,7 @@ func transferred(t *v1beta1.TransferEnv, pod *corev1.Pod, own []corev1.Container
 			source = pod.Annotations[key]
 		}
 	}
-	c := find(own, source)
+	c := podstate.Container(own, source)
 	if c == nil {
 		return nil
 	}

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 var now = time.Unix(1_700_000_000, 0)
@@ -119,7 +120,7 @@ patchPodMetadata: [{annotations: {oom: '{"log": 2}'}, patchPolicy: MergePatchJso
 	if got := pod.Spec.ImagePullSecrets; len(got) != 2 || got[1].Name != "more" {
 		t.Errorf("got %v", got)
 	}
-	before := find(pod.Spec.Containers, "before")
+	before := podstate.Container(pod.Spec.Containers, "before")
 	if len(before.VolumeMounts) != 2 || before.VolumeMounts[0].SubPathExpr == "" || envOf(before, "DIR") == nil || envOf(before, "A") != nil {
 		t.Errorf("got %+v", before)
 	}
@@ -127,7 +128,7 @@ patchPodMetadata: [{annotations: {oom: '{"log": 2}'}, patchPolicy: MergePatchJso
 	if mesh[0].Image != "mesh:1" || mesh[1].Image != "empty" || mesh[0].Env[1].Name != "SIDECARSET_VERSION" || mesh[0].Env[2].ValueFrom.FieldRef.FieldPath != "metadata.annotations['versionalt.sidecarset.kruise.io/mesh-1']" {
 		t.Errorf("got %+v", mesh)
 	}
-	find(pod.Spec.Containers, "before").Image = "a subset's"
+	podstate.Container(pod.Spec.Containers, "before").Image = "a subset's"
 	was := pod.DeepCopy()
 	if inject(pod, sets...); !equality.Semantic.DeepEqual(was, pod) {
 		t.Errorf("got %+v, want %+v", pod, was)

@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -162,12 +163,5 @@ func endedForGood(pod *corev1.Pod, name string, status *corev1.ContainerStatus) 
 }
 
 func statusOf(pod *corev1.Pod, name string) *corev1.ContainerStatus {
-	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
-		for i := range statuses {
-			if statuses[i].Name == name {
-				return &statuses[i]
-			}
-		}
-	}
-	return nil
+	return cmp.Or(podstate.Status(pod.Status.ContainerStatuses, name), podstate.Status(pod.Status.InitContainerStatuses, name))
 }
