@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -164,7 +163,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	m, set := r.memoryOf(set), set.DeepCopy()
 	policy, errs := model.Compile(set)
 	if len(errs) > 0 {
-		return r.publish(ctx, m, set, nil, condition(metav1.ConditionFalse, v1beta1.ReasonInvalid, errs.ToAggregate().Error()))
+		return r.publish(ctx, m, set, nil, frame.False(v1beta1.ReadyCondition, v1beta1.ReasonInvalid, "%s", errs.ToAggregate()))
 	}
 	if err := r.ensureRevision(ctx, set, policy, m); err != nil {
 		return reconcile.Result{}, err
@@ -384,7 +383,7 @@ func (r *reconciler) act(ctx context.Context, set *v1beta1.SidecarSet, policy *m
 }
 
 // publish writes the status if it has changed, but not too often.
-func (r *reconciler) publish(ctx context.Context, m *memory, set *v1beta1.SidecarSet, all *found, ready metav1.Condition) (reconcile.Result, error) {
+func (r *reconciler) publish(ctx context.Context, m *memory, set *v1beta1.SidecarSet, all *found, ready frame.Condition[string]) (reconcile.Result, error) {
 	result := reconcile.Result{RequeueAfter: lookInterval}
 	if len(m.held) > 0 {
 		result.RequeueAfter = heldFor
@@ -395,8 +394,7 @@ func (r *reconciler) publish(ctx context.Context, m *memory, set *v1beta1.Sideca
 		all.count(status)
 		status.LatestRevision = m.revision
 	}
-	ready.ObservedGeneration, ready.LastTransitionTime = set.Generation, metav1.NewTime(r.clock.Now())
-	meta.SetStatusCondition(&status.Conditions, ready)
+	ready.Set(&status.Conditions, set.Generation, metav1.NewTime(r.clock.Now()))
 	r.measures.Take(client.ObjectKeyFromObject(set), status.DeepCopy())
 	if equality.Semantic.DeepEqual(status, &set.Status) {
 		return result, nil
@@ -436,12 +434,8 @@ func (f *found) count(status *v1beta1.SidecarSetStatus) {
 	}
 }
 
-func condition(is metav1.ConditionStatus, reason, message string) metav1.Condition {
-	return metav1.Condition{Type: v1beta1.ReadyCondition, Status: is, Reason: reason, Message: frame.Message(message)}
-}
-
 // condition says what the set waits for.
-func (f *found) condition(policy *model.Policy, m *memory) metav1.Condition {
+func (f *found) condition(policy *model.Policy, m *memory) frame.Condition[string] {
 	var total, updated, old, picked int
 	var out, stuck, changed []string
 	for i := range f.pods {
@@ -479,19 +473,19 @@ func (f *found) condition(policy *model.Policy, m *memory) metav1.Condition {
 	}
 	switch {
 	case left <= 0 && len(out) == 0:
-		return condition(metav1.ConditionTrue, v1beta1.ReasonReady, progress)
+		return frame.True(v1beta1.ReadyCondition, v1beta1.ReasonReady, "%s", progress)
 	case !policy.Rolling, policy.Paused:
-		return condition(metav1.ConditionFalse, v1beta1.ReasonPaused, progress+"; the update strategy updates no more")
+		return frame.False(v1beta1.ReadyCondition, v1beta1.ReasonPaused, "%s; the update strategy updates no more", progress)
 	case len(f.undone) > 0:
-		return condition(metav1.ConditionFalse, v1beta1.ReasonRefused, fmt.Sprintf("%s; somebody undoes the update, Berth tries again once a minute: %s", progress, first(f.undone)))
+		return frame.False(v1beta1.ReadyCondition, v1beta1.ReasonRefused, "%s; somebody undoes the update, Berth tries again once a minute: %s", progress, first(f.undone))
 	case m.refusal != "":
-		return condition(metav1.ConditionFalse, v1beta1.ReasonRefused, progress+"; "+m.refusal)
+		return frame.False(v1beta1.ReadyCondition, v1beta1.ReasonRefused, "%s; %s", progress, m.refusal)
 	case len(out) > 0:
-		return condition(metav1.ConditionFalse, v1beta1.ReasonUpdating, fmt.Sprintf("%s; %d were updated and are not available: %s", progress, len(out), first(out)))
+		return frame.False(v1beta1.ReadyCondition, v1beta1.ReasonUpdating, "%s; %d were updated and are not available: %s", progress, len(out), first(out))
 	case len(stuck) > 0 && left <= len(stuck):
-		return condition(metav1.ConditionFalse, v1beta1.ReasonNotUpdatable, fmt.Sprintf("%s; %d cannot be updated in place, delete them to let their workloads make new ones: %s", progress, len(stuck), first(stuck)))
+		return frame.False(v1beta1.ReadyCondition, v1beta1.ReasonNotUpdatable, "%s; %d cannot be updated in place, delete them to let their workloads make new ones: %s", progress, len(stuck), first(stuck))
 	default:
-		return condition(metav1.ConditionFalse, v1beta1.ReasonUpdating, progress)
+		return frame.False(v1beta1.ReadyCondition, v1beta1.ReasonUpdating, "%s", progress)
 	}
 }
 
