@@ -197,10 +197,8 @@ func (c *shapeCheck) mergedList(list []any, t reflect.Type, mergeKey string, pat
 			c.errs = append(c.errs, field.NotSupported(at.Child(PatchDirective), fmt.Sprint(directive), []string{DeleteIt, ReplaceIt}))
 			continue
 		}
-		rest := object
-		if directed {
-			rest = withoutKey(object, PatchDirective)
-		}
+		rest := maps.Clone(object)
+		delete(rest, PatchDirective)
 		c.object(rest, t, at, how)
 		key := object[mergeKey]
 		switch {
@@ -279,14 +277,4 @@ func Scalar(value any) any {
 	default:
 		return field.OmitValueType{}
 	}
-}
-
-func withoutKey(object map[string]any, key string) map[string]any {
-	rest := make(map[string]any, len(object))
-	for k, v := range object {
-		if k != key {
-			rest[k] = v
-		}
-	}
-	return rest
 }

@@ -292,10 +292,7 @@ func compilePriority(s *v1beta1.PriorityStrategy, path *field.Path, errs *field.
 // numberAtEnd is 10 of "sts-10", and 0 without a number.
 func numberAtEnd(of string) int64 {
 	digits := of[strings.LastIndexFunc(of, func(r rune) bool { return r < '0' || r > '9' })+1:]
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil {
-		return 0
-	}
+	n, _ := strconv.ParseInt(digits, 10, 64)
 	return n
 }
 

@@ -102,10 +102,7 @@ func (p *Policy) Keep(pods int) int {
 
 // scaled rounds up. The value was validated.
 func scaled(value intstr.IntOrString, of int) int {
-	n, err := intstr.GetScaledValueFromIntOrPercent(&value, of, true)
-	if err != nil {
-		return 0
-	}
+	n, _ := intstr.GetScaledValueFromIntOrPercent(&value, of, true)
 	return n
 }
 

@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,13 +37,9 @@ func (p *Policy) Resized(pod *corev1.Pod) *corev1.Pod {
 
 // requestsOf are the requests with the default of the API server: the limit.
 func requestsOf(r *corev1.ResourceRequirements) corev1.ResourceList {
-	all := r.Limits.DeepCopy()
-	if all == nil {
-		all = corev1.ResourceList{}
-	}
-	for name, amount := range r.Requests {
-		all[name] = amount
-	}
+	all := corev1.ResourceList{}
+	maps.Copy(all, r.Limits)
+	maps.Copy(all, r.Requests)
 	return all
 }
 

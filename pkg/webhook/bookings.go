@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -278,19 +279,9 @@ func (b *bookings) note(spread types.NamespacedName, at place, mark string) {
 		b.picks[spread] = picks
 	}
 	if _, noted := picks[mark]; !noted && len(picks) >= maxPicks {
-		delete(picks, oldestOf(picks))
+		delete(picks, slices.MinFunc(slices.Collect(maps.Keys(picks)), func(a, b string) int { return picks[a].until.Compare(picks[b].until) }))
 	}
 	picks[mark] = pick{at, now.Add(pickTTL)}
-}
-
-func oldestOf(picks map[string]pick) (oldest string) {
-	var until time.Time
-	for mark, p := range picks {
-		if oldest == "" || p.until.Before(until) {
-			oldest, until = mark, p.until
-		}
-	}
-	return oldest
 }
 
 // sweep forgets expired picks and lags of all spreads. Nobody may ask about one of these spreads again.
