@@ -31,10 +31,7 @@ type migration struct {
 	generations map[string]int64
 }
 
-var (
-	_ manager.Runnable               = &migration{}
-	_ manager.LeaderElectionRunnable = &migration{}
-)
+var _ manager.Runnable = &migration{} // of the leader, as it does not say otherwise
 
 const (
 	// objectsPerPage is how many objects are listed at a time.
@@ -42,9 +39,6 @@ const (
 	// settlingTime is the time between two looks. It is longer than API servers need to learn of a changed definition.
 	settlingTime = 10 * time.Second
 )
-
-// NeedLeaderElection is true: one replica is enough.
-func (m *migration) NeedLeaderElection() bool { return true }
 
 // Start looks until the context ends. A look costs one read for each definition if there is nothing to do.
 func (m *migration) Start(ctx context.Context) error {

@@ -48,13 +48,7 @@ type uses struct {
 	unused map[string]time.Time
 }
 
-var (
-	_ manager.Runnable               = &uses{}
-	_ manager.LeaderElectionRunnable = &uses{}
-)
-
-// NeedLeaderElection is true: one replica is enough to remove namespaces.
-func (u *uses) NeedLeaderElection() bool { return true }
+var _ manager.Runnable = &uses{} // of the leader, as it does not say otherwise
 
 // Start looks after the first object in a namespace, when the webhook is called for all namespaces, as after it was applied, and every keepInterval, until the context ends.
 func (u *uses) Start(ctx context.Context) error {
