@@ -88,8 +88,7 @@ func (l *Lineage) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	if name == "" {
 		return nil, nil
 	}
-	metadata := &metav1.PartialObjectMetadata{}
-	metadata.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	metadata := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}
 	if err := l.Reader.Get(ctx, types.NamespacedName{Name: name}, metadata, client.UnsafeDisableDeepCopy); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil, nil

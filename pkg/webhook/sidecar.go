@@ -61,9 +61,7 @@ func SetupSidecars(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineag
 }
 
 func newNamespace() *metav1.PartialObjectMetadata {
-	namespace := &metav1.PartialObjectMetadata{}
-	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	return namespace
+	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
 }
 
 // sidecarSet is what the webhook knows about a valid SidecarSet.

@@ -177,8 +177,7 @@ func (v *spreadValidator) nodes(ctx context.Context, spread *v1beta1.WorkloadSpr
 	if !slices.ContainsFunc(spread.Spec.Subsets, func(s v1beta1.Subset) bool { return s.RequiredNodeSelector != nil }) {
 		return nil
 	}
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+	list := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}}
 	if err := v.reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		klog.FromContext(ctx).Error(err, "Not comparing a spread with the nodes", "workloadspread", klog.KObj(spread))
 		return nil

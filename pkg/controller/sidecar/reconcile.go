@@ -209,8 +209,7 @@ func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory
 	var list corev1.PodList
 	options := []client.ListOption{client.MatchingLabelsSelector{Selector: policy.Selector}, client.InNamespace(policy.Namespace), client.UnsafeDisableDeepCopy}
 	for uid, name := range m.unread {
-		pod := &metav1.PartialObjectMetadata{}
-		pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+		pod := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
 		if err := r.live.Get(ctx, name, pod); client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("reading pod %s, of which a write had no answer: %w", name, err)
 		}
@@ -222,8 +221,7 @@ func (r *reconciler) gather(ctx context.Context, policy *model.Policy, m *memory
 	if err := reader.List(ctx, &list, options...); err != nil {
 		return nil, fmt.Errorf("listing pods: %w", err)
 	}
-	var namespaces metav1.PartialObjectMetadataList
-	namespaces.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
+	namespaces := metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NamespaceList"}}
 	if err := r.client.List(ctx, &namespaces, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing namespaces: %w", err)
 	}

@@ -56,9 +56,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, watched *watches.State, revisi
 	if err := c.Watch(source.Func(r.lookWhileInterrupted)); err != nil {
 		return fmt.Errorf("watching the watch of SidecarSets: %w", err)
 	}
-	namespace := &metav1.PartialObjectMetadata{}
-	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	if _, err := mgr.GetCache().GetInformer(ctx, namespace); err != nil {
+	if _, err := mgr.GetCache().GetInformer(ctx, &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}); err != nil {
 		return fmt.Errorf("watching namespaces: %w", err)
 	}
 	return nil
