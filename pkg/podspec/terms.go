@@ -2,6 +2,8 @@ package podspec
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,9 +36,7 @@ func CompileTerm(term *corev1.NodeSelectorTerm, path *field.Path) (*nodeaffinity
 			errs = append(errs, field.NotSupported(at.Child("key"), r.Key, []string{metav1.ObjectNameField}))
 		}
 		for j, value := range r.Values {
-			for _, message := range content.IsDNS1123Subdomain(value) {
-				errs = append(errs, field.Invalid(at.Child("values").Index(j), value, message))
-			}
+			errs = append(errs, Invalid(at.Child("values").Index(j), value, content.IsDNS1123Subdomain(value))...)
 		}
 	}
 	return selector, errs
@@ -51,15 +51,11 @@ func ValidateTolerations(tolerations []corev1.Toleration, path *field.Path) fiel
 			errs = append(errs, field.Invalid(p.Child("operator"), t.Operator, "must be Exists when key is empty, which means every taint"))
 		}
 		if t.Key != "" {
-			for _, message := range content.IsLabelKey(t.Key) {
-				errs = append(errs, field.Invalid(p.Child("key"), t.Key, message))
-			}
+			errs = append(errs, Invalid(p.Child("key"), t.Key, content.IsLabelKey(t.Key))...)
 		}
 		switch t.Operator {
 		case "", corev1.TolerationOpEqual:
-			for _, message := range content.IsLabelValue(t.Value) {
-				errs = append(errs, field.Invalid(p.Child("value"), t.Value, message))
-			}
+			errs = append(errs, Invalid(p.Child("value"), t.Value, content.IsLabelValue(t.Value))...)
 		case corev1.TolerationOpExists:
 			if t.Value != "" {
 				errs = append(errs, field.Invalid(p.Child("value"), t.Value, "must be empty when operator is Exists"))
@@ -76,6 +72,23 @@ func ValidateTolerations(tolerations []corev1.Toleration, path *field.Path) fiel
 		if t.TolerationSeconds != nil && t.Effect != corev1.TaintEffectNoExecute {
 			errs = append(errs, field.Invalid(p.Child("effect"), t.Effect, "must be NoExecute when tolerationSeconds is set"))
 		}
+	}
+	return errs
+}
+
+// ValidateLabels refuses what the API server refuses as labels.
+func ValidateLabels(values map[string]string, path *field.Path) (errs field.ErrorList) {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		errs = append(errs, Invalid(path, key, content.IsLabelKey(key))...)
+		errs = append(errs, Invalid(path.Key(key), values[key], content.IsLabelValue(values[key]))...)
+	}
+	return errs
+}
+
+// Invalid are the errors for a value of which several messages may say what is wrong with it.
+func Invalid(path *field.Path, value string, messages []string) (errs field.ErrorList) {
+	for _, message := range messages {
+		errs = append(errs, field.Invalid(path, value, message))
 	}
 	return errs
 }

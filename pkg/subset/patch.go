@@ -162,7 +162,7 @@ func (p *Patch) compileMetadata(metadata map[string]any, path *field.Path) field
 			values, valueErrs := p.stringMap(metadata[key], keyPath)
 			p.Labels = values
 			errs = append(errs, valueErrs...)
-			errs = append(errs, validateLabels(values, keyPath)...)
+			errs = append(errs, podspec.ValidateLabels(values, keyPath)...)
 		case key == "annotations":
 			values, valueErrs := p.stringMap(metadata[key], keyPath)
 			p.Annotations = values
@@ -204,25 +204,10 @@ func (p *Patch) stringMap(value any, path *field.Path) (map[string]string, field
 	return values, errs
 }
 
-func validateLabels(values map[string]string, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	for _, key := range slices.Sorted(maps.Keys(values)) {
-		for _, message := range content.IsLabelKey(key) {
-			errs = append(errs, field.Invalid(path, key, message))
-		}
-		for _, message := range content.IsLabelValue(values[key]) {
-			errs = append(errs, field.Invalid(path.Key(key), values[key], message))
-		}
-	}
-	return errs
-}
-
 func validateAnnotations(values map[string]string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, key := range slices.Sorted(maps.Keys(values)) {
-		for _, message := range content.IsLabelKey(strings.ToLower(key)) {
-			errs = append(errs, field.Invalid(path, key, message))
-		}
+		errs = append(errs, podspec.Invalid(path, key, content.IsLabelKey(strings.ToLower(key)))...)
 	}
 	if err := apimachineryvalidation.ValidateAnnotationsSize(values); err != nil {
 		errs = append(errs, field.TooLong(path, field.OmitValueType{}, apimachineryvalidation.TotalAnnotationSizeLimitB))

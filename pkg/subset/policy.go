@@ -389,9 +389,7 @@ func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorL
 	if spec.Name == "" {
 		errs = append(errs, field.Required(path.Child("name"), "must be a valid label value that is not empty"))
 	}
-	for _, message := range content.IsLabelValue(spec.Name) {
-		errs = append(errs, field.Invalid(path.Child("name"), spec.Name, message))
-	}
+	errs = append(errs, podspec.Invalid(path.Child("name"), spec.Name, content.IsLabelValue(spec.Name))...)
 	limit, limitErrs := compileLimit(spec.MaxReplicas, path.Child("maxReplicas"))
 	subset.Limit = limit
 	errs = append(errs, limitErrs...)

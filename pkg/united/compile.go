@@ -282,7 +282,7 @@ func validateMetadata(metadata map[string]any, path *field.Path) field.ErrorList
 	if len(errs) > 0 {
 		return errs
 	}
-	errs = validateLabels(stringsAt(metadata, "labels"), path.Child("labels"))
+	errs = podspec.ValidateLabels(stringsAt(metadata, "labels"), path.Child("labels"))
 	for _, at := range []struct{ of, key string }{{"labels", v1beta1.SubsetNameLabel}, {"labels", v1beta1.RevisionLabel},
 		{"labels", v1beta1.OwnerLabel}, {"labels", v1alpha1.HubLabel},
 		{"annotations", v1beta1.SubsetPatchAnnotation}, {"annotations", v1beta1.TrialAnnotation}} {
@@ -303,19 +303,6 @@ func stringsAt(metadata map[string]any, name string) map[string]string {
 		values[key], _ = value.(string)
 	}
 	return values
-}
-
-func validateLabels(set map[string]string, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	for _, key := range slices.Sorted(maps.Keys(set)) {
-		for _, message := range content.IsLabelKey(key) {
-			errs = append(errs, field.Invalid(path, key, message))
-		}
-		for _, message := range content.IsLabelValue(set[key]) {
-			errs = append(errs, field.Invalid(path.Key(key), set[key], message))
-		}
-	}
-	return errs
 }
 
 // compileSubsets does so with errors too, so that others can be found.
@@ -343,9 +330,7 @@ func compileSubsets(policy *Policy, topology *v1beta1.Topology, path *field.Path
 func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorList) {
 	var errs field.ErrorList
 	compiled := Subset{Name: spec.Name, Term: termOf(spec), Tolerations: spec.Tolerations}
-	for _, message := range content.IsDNS1123Label(spec.Name) {
-		errs = append(errs, field.Invalid(path.Child("name"), spec.Name, message))
-	}
+	errs = append(errs, podspec.Invalid(path.Child("name"), spec.Name, content.IsDNS1123Label(spec.Name))...)
 	if compiled.Term != nil {
 		_, termErrs := podspec.CompileTerm(compiled.Term, path.Child("nodeSelectorTerm"))
 		errs = append(errs, termErrs...)
@@ -353,9 +338,7 @@ func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorL
 	errs = append(errs, podspec.ValidateTolerations(spec.Tolerations, path.Child("tolerations"))...)
 	if target, at := spec.TargetCluster, path.Child("targetCluster"); target != nil {
 		compiled.Cluster, compiled.ClusterNamespace = target.Name, target.Namespace
-		for _, message := range content.IsDNS1123Subdomain(target.Name) {
-			errs = append(errs, field.Invalid(at.Child("name"), target.Name, message))
-		}
+		errs = append(errs, podspec.Invalid(at.Child("name"), target.Name, content.IsDNS1123Subdomain(target.Name))...)
 		errs = append(errs, validateNamespace(target.Namespace, at.Child("namespace"))...)
 	}
 	for _, count := range []struct {
@@ -378,14 +361,11 @@ func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorL
 	return compiled, append(errs, patchErrs...)
 }
 
-func validateNamespace(name string, path *field.Path) (errs field.ErrorList) {
+func validateNamespace(name string, path *field.Path) field.ErrorList {
 	if name == "" {
 		return nil
 	}
-	for _, message := range content.IsDNS1123Label(name) {
-		errs = append(errs, field.Invalid(path, name, message))
-	}
-	return errs
+	return podspec.Invalid(path, name, content.IsDNS1123Label(name))
 }
 
 // Clusters of a federation are objects of this kind.
@@ -404,7 +384,7 @@ func compileRegistry(policy *Policy, registry *v1beta1.ClusterRegistryQuery, pat
 	for i, name := range registry.Namespaces {
 		errs = append(errs, validateNamespace(name, path.Child("namespaces").Index(i))...)
 	}
-	errs = append(errs, validateLabels(registry.Selector, path.Child("selector"))...)
+	errs = append(errs, podspec.ValidateLabels(registry.Selector, path.Child("selector"))...)
 	at, kind := path.Child("clusterType"), registry.ClusterType
 	if kind.Kind != "" && kind.Kind != clusterKind {
 		errs = append(errs, field.NotSupported(at.Child("kind"), kind.Kind, []string{clusterKind}))
@@ -651,7 +631,7 @@ func validatePatched(patched, template map[string]any, name string, path *field.
 
 // validatePodLabels checks the labels of a pod template of a subset, or of all subsets if the name is empty.
 func validatePodLabels(set map[string]string, name string, path *field.Path) field.ErrorList {
-	errs := validateLabels(set, path)
+	errs := podspec.ValidateLabels(set, path)
 	for _, key := range []string{v1beta1.SubsetNameLabel, v1beta1.RevisionLabel, v1beta1.ReservedPodLabel, v1beta1.OwnerLabel, v1alpha1.HubLabel} {
 		if value, given := set[key]; given && (key != v1beta1.SubsetNameLabel || value != name) {
 			errs = append(errs, field.Forbidden(path.Key(key), writtenByBerth))
