@@ -184,7 +184,7 @@ func (b *binds) settleLater(pod *corev1.Pod) {
 }
 
 func (b *binds) settle(ctx context.Context, key podKey) error {
-	if rest := b.book.uncertainFor(key.uid); rest > 0 {
+	if rest := query(b.book, func(l *ledger.Ledger) time.Time { return l.UncertainUntil(key.uid) }).Sub(b.book.clock.Now()); rest > 0 {
 		b.queue.AddAfter(key, rest)
 		return nil
 	}

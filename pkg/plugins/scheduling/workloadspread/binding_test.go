@@ -16,6 +16,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	schedulermetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
+
+	"github.com/berth-project/berth/pkg/ledger"
 )
 
 // harbour is a world in which the pod "p" has found a node. Its bind is about to be sent to an API server.
@@ -79,10 +81,10 @@ func (h *harbour) expectUncertain(status *fwk.Status) {
 	if status.Code() != fwk.Error {
 		h.t.Errorf("Bind returned %v, want an error", status)
 	}
-	if h.book.uncertainFor(h.pod.UID) <= 0 {
+	if !query(h.book, func(l *ledger.Ledger) time.Time { return l.UncertainUntil(h.pod.UID) }).After(h.book.clock.Now()) {
 		h.t.Error("the bind is not in doubt")
 	}
-	if counts := h.book.counts(); counts.Uncertain != 1 {
+	if counts := query(h.book, (*ledger.Ledger).Counts); counts.Uncertain != 1 {
 		h.t.Errorf("counts %+v, want a slot in doubt", counts)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
@@ -212,16 +211,11 @@ func (b *book) holds(pod *corev1.Pod) bool {
 	return waits
 }
 
-func (b *book) claimOf(uid types.UID) *subset.Subset {
+// query asks the ledger. The question must neither change the ledger nor use the book.
+func query[T any](b *book, question func(*ledger.Ledger) T) T {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.ledger.ClaimOf(uid)
-}
-
-func (b *book) mayUse(uid types.UID, node *corev1.Node) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.ledger.MayUse(uid, node)
+	return question(b.ledger)
 }
 
 func (b *book) waitsForNode(uid types.UID) (*ledger.Decision, bool) {
@@ -243,36 +237,7 @@ func (b *book) gateChanged(before, after *corev1.Pod) bool {
 	return d != nil || !divided
 }
 
-// isBound is true if the ledger knows that the pod has a node.
-func (b *book) isBound(uid types.UID) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.ledger.IsBound(uid)
-}
-
-// uncertainFor is how long an uncertain bind of the pod may still happen.
-func (b *book) uncertainFor(uid types.UID) time.Duration {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.ledger.UncertainUntil(uid).Sub(b.clock.Now())
-}
-
-func (b *book) counts() ledger.Counts {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.ledger.Counts()
-}
-
 // hasSpreads is true if there is a spread in the namespace.
 func (b *book) hasSpreads(namespace string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.ledger.HasSpreads(namespace)
-}
-
-// namespaces that have a spread, sorted.
-func (b *book) namespaces() []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return sets.List(b.ledger.Namespaces())
+	return query(b, func(l *ledger.Ledger) bool { return l.HasSpreads(namespace) })
 }

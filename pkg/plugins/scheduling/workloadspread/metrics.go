@@ -69,7 +69,7 @@ func (c *ledgerCollector) DescribeWithStability(ch chan<- *metrics.Desc) {
 
 // CollectWithStability implements metrics.StableCollector.
 func (c *ledgerCollector) CollectWithStability(ch chan<- metrics.Metric) {
-	counts := c.book.counts()
+	counts := query(c.book, (*ledger.Ledger).Counts)
 	for stage, n := range counts.Stages {
 		ch <- metrics.NewLazyConstMetric(slotsDesc, metrics.GaugeValue, float64(n), ledger.Stage(stage).String())
 	}

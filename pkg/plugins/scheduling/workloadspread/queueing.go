@@ -67,7 +67,7 @@ func (s *Spread) isSchedulableAfterNodeChange(_ klog.Logger, pod *corev1.Pod, be
 	if s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: after, Node: is, OnNode: true}) {
 		return fwk.Queue, nil
 	}
-	if s.book.mayUse(pod.UID, is) && (was == nil || !s.book.mayUse(pod.UID, was)) {
+	if query(s.book, func(l *ledger.Ledger) bool { return l.MayUse(pod.UID, is) && (was == nil || !l.MayUse(pod.UID, was)) }) {
 		return fwk.Queue, nil
 	}
 	return fwk.QueueSkip, nil

@@ -102,7 +102,7 @@ func (r *Rehearsal) Bind(state fwk.CycleState, pod *corev1.Pod, node string) (*c
 
 // ClaimOf is the subset in which an unbound pod waits for a node. Nil if it waits in none.
 func (r *Rehearsal) ClaimOf(pod *corev1.Pod) *subset.Subset {
-	return r.core.book.claimOf(pod.UID)
+	return query(r.core.book, func(l *ledger.Ledger) *subset.Subset { return l.ClaimOf(pod.UID) })
 }
 
 // ReasonOf a status with which the plugin refused a pod. Empty for a status that is not the plugin's.

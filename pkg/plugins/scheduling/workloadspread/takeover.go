@@ -71,7 +71,7 @@ func (t *takeover) complete(ctx context.Context) error {
 	if err := t.awaitSync(ctx); err != nil {
 		return err
 	}
-	namespaces := t.book.namespaces()
+	namespaces := sets.List(query(t.book, (*ledger.Ledger).Namespaces))
 	if len(namespaces) == 0 {
 		t.since = time.Time{}
 		return nil // nothing to count; the uncertain period passes meanwhile
@@ -160,7 +160,7 @@ func (t *takeover) readBound(ctx context.Context, namespaces []string) (found, r
 	}
 	mayBeNew := func(pod *metav1.PartialObjectMetadata) bool {
 		owner := workload.ControllerOf(pod)
-		return owner != nil && !workload.EndsChain(owner.Kind) && !t.book.isBound(pod.UID)
+		return owner != nil && !workload.EndsChain(owner.Kind) && !query(t.book, func(l *ledger.Ledger) bool { return l.IsBound(pod.UID) })
 	}
 	for _, namespace := range lists {
 		if err := t.list(ctx, namespace, boundPods, func(pod *metav1.PartialObjectMetadata) error {

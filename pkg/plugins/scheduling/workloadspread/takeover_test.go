@@ -135,7 +135,7 @@ func TestATakeOverWaitsUnlessTheLeaseProvesThatItNeedNot(t *testing.T) {
 				if waited := time.Since(began); waited != tc.want {
 					t.Errorf("waited %s, want %s", waited, tc.want)
 				}
-				if got, want := w.book.counts().Stages[ledger.Bound], map[bool]int{false: 1, true: 2}[tc.bound]; got != want {
+				if got, want := query(w.book, (*ledger.Ledger).Counts).Stages[ledger.Bound], map[bool]int{false: 1, true: 2}[tc.bound]; got != want {
 					t.Errorf("%d bound pods are counted, want %d", got, want)
 				}
 				// Each time it lists the pods with a node, and those without.
@@ -390,7 +390,7 @@ func TestATakeOverReadsManyNamespacesAtOnce(t *testing.T) {
 			if want := map[string]int{"spec.nodeName!=," + unended: lists, "spec.nodeName=," + unended: lists}; !maps.Equal(sent, want) {
 				t.Errorf("lists %v, want %v", sent, want)
 			}
-			if bound := w.book.counts().Stages[ledger.Bound]; bound != n {
+			if bound := query(w.book, (*ledger.Ledger).Counts).Stages[ledger.Bound]; bound != n {
 				t.Errorf("%d bound pods, want %d", bound, n)
 			}
 		})

@@ -227,7 +227,7 @@ func (w *world) expectAwake(want ...string) {
 func (w *world) expectStages(want map[ledger.Stage]int) {
 	w.t.Helper()
 	got := map[ledger.Stage]int{}
-	for stage, n := range w.book.counts().Stages {
+	for stage, n := range query(w.book, (*ledger.Ledger).Counts).Stages {
 		if n > 0 {
 			got[ledger.Stage(stage)] = n
 		}
