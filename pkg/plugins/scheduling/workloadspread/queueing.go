@@ -64,13 +64,8 @@ func (s *Spread) isSchedulableAfterNodeChange(_ klog.Logger, pod *corev1.Pod, be
 	if err != nil {
 		return fwk.Queue, err
 	}
-	if s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: after, Node: is, OnNode: true}) {
-		return fwk.Queue, nil
-	}
-	if query(s.book, func(l *ledger.Ledger) bool { return l.MayUse(pod.UID, is) && (was == nil || !l.MayUse(pod.UID, was)) }) {
-		return fwk.Queue, nil
-	}
-	return fwk.QueueSkip, nil
+	return hint(s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: after, Node: is, OnNode: true}) ||
+		query(s.book, func(l *ledger.Ledger) bool { return l.MayUse(pod.UID, is) && (was == nil || !l.MayUse(pod.UID, was)) }))
 }
 
 // isSchedulableAfterPodChange: a pod has left a node of one of the subsets or needs less of it, or the pod itself has changed.
@@ -82,10 +77,8 @@ func (s *Spread) isSchedulableAfterPodChange(_ klog.Logger, pod *corev1.Pod, bef
 	if is != nil && is.UID == pod.UID {
 		return fwk.Queue, nil
 	}
-	if at := cmp.Or(was.Spec.NodeName, was.Status.NominatedNodeName); at != "" && s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: before, Node: s.node(at), OnNode: true}) {
-		return fwk.Queue, nil
-	}
-	return fwk.QueueSkip, nil
+	at := cmp.Or(was.Spec.NodeName, was.Status.NominatedNodeName)
+	return hint(at != "" && s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: before, Node: s.node(at), OnNode: true}))
 }
 
 // isSchedulableAfterNeighbourChange: another pod is on a node, or its labels have changed, and this pod may only run beside such pods, or apart from them.
@@ -104,10 +97,7 @@ func (s *Spread) isSchedulableAfterNeighbourChange(_ klog.Logger, pod *corev1.Po
 	if err != nil {
 		return fwk.Queue, err
 	}
-	if concerned && s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: after, Filters: true}) {
-		return fwk.Queue, nil
-	}
-	return fwk.QueueSkip, nil
+	return hint(concerned && s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: after, Filters: true}))
 }
 
 // isPlacedBy is true if a required term of the pod's affinity, or one of its topology spread constraints, selects the other pod.
@@ -152,10 +142,7 @@ func (s *Spread) isSchedulableAfterVolumeChange(_ klog.Logger, pod *corev1.Pod, 
 			return false
 		}
 	})
-	if uses && s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: cmp.Or(after, before)}) {
-		return fwk.Queue, nil
-	}
-	return fwk.QueueSkip, nil
+	return hint(uses && s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: cmp.Or(after, before)}))
 }
 
 // isSchedulableAfterDeviceChange: there are more devices, or more free ones, or the pod's own claim has changed, or a class serves other resources.
@@ -171,10 +158,7 @@ func (s *Spread) isSchedulableAfterDeviceChange(_ klog.Logger, pod *corev1.Pod, 
 		}
 	}
 	_, class := after.(*resourcev1.DeviceClass)
-	if s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: after, Filters: class && extended}) {
-		return fwk.Queue, nil
-	}
-	return fwk.QueueSkip, nil
+	return hint(s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: after, Filters: class && extended}))
 }
 
 // claims is true if the claim is the pod's, by name or because it was made for the pod.
@@ -183,6 +167,13 @@ func claims(pod *corev1.Pod, claim *resourcev1.ResourceClaim) bool {
 		slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool {
 			return c.ResourceClaimName != nil && *c.ResourceClaimName == claim.Name
 		})
+}
+
+func hint(queue bool) (fwk.QueueingHint, error) {
+	if queue {
+		return fwk.Queue, nil
+	}
+	return fwk.QueueSkip, nil
 }
 
 // mayRetry is true for one exhausted pod of each class, for each change that may have made room. If that pod finds a node, the next one is woken.
