@@ -2,12 +2,10 @@ package subset
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
@@ -87,26 +85,8 @@ func (s *Subset) prefer(pod map[string]any) error {
 		return nil
 	}
 	affinity := makeChild(makeChild(makeChild(pod, "spec"), "affinity"), "nodeAffinity")
-	const key = "preferredDuringSchedulingIgnoredDuringExecution"
-	own, _ := affinity[key].([]any)
-	var present []corev1.PreferredSchedulingTerm
-	if err := decode(affinity[key], &present); err != nil {
-		return fmt.Errorf("reading the preferred terms of the pod: %w", err)
-	}
-	terms := slices.Clip(own)
-	for i := range s.preferredTerms {
-		term := &s.preferredTerms[i]
-		if slices.ContainsFunc(present, func(other corev1.PreferredSchedulingTerm) bool { return equality.Semantic.DeepEqual(&other, term) }) {
-			continue
-		}
-		object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(term)
-		if err != nil {
-			return fmt.Errorf("writing a preferred term: %w", err)
-		}
-		terms = append(terms, object)
-	}
-	affinity[key] = terms
-	return nil
+	return appendMissing(affinity, "preferredDuringSchedulingIgnoredDuringExecution", s.preferredTerms,
+		func(a, b *corev1.PreferredSchedulingTerm) bool { return equality.Semantic.DeepEqual(a, b) })
 }
 
 func validateCompatibility(spread *v1beta1.WorkloadSpread) field.ErrorList {

@@ -37,24 +37,30 @@ func Require(spec map[string]any, term *corev1.NodeSelectorTerm) error {
 // Tolerate adds tolerations to a pod's spec, as a JSON decoder returns it, unless the pod has them. It changes the maps
 // of the spec.
 func Tolerate(spec map[string]any, tolerations []corev1.Toleration) error {
-	var own []corev1.Toleration
-	if err := decode(spec["tolerations"], &own); err != nil {
-		return fmt.Errorf("reading the tolerations of the pod: %w", err)
+	return appendMissing(spec, "tolerations", tolerations, sameToleration)
+}
+
+// appendMissing appends items to the list at a key, unless it has the same ones. It does not change the list that it
+// finds there. Nothing to add leaves the key as it is.
+func appendMissing[T any](object map[string]any, key string, items []T, same func(a, b *T) bool) error {
+	var present []T
+	if err := decode(object[key], &present); err != nil {
+		return fmt.Errorf("reading %s of the pod: %w", key, err)
 	}
-	present, _ := spec["tolerations"].([]any)
-	all := slices.Clip(present)
-	for i := range tolerations {
-		if hasToleration(own, &tolerations[i]) {
+	own, _ := object[key].([]any)
+	all := slices.Clip(own)
+	for i := range items {
+		if slices.ContainsFunc(present, func(other T) bool { return same(&other, &items[i]) }) {
 			continue
 		}
-		object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&tolerations[i])
+		item, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&items[i])
 		if err != nil {
-			return fmt.Errorf("writing a toleration: %w", err)
+			return fmt.Errorf("writing %s: %w", key, err)
 		}
-		all = append(all, object)
+		all = append(all, item)
 	}
 	if len(all) > 0 {
-		spec["tolerations"] = all
+		object[key] = all
 	}
 	return nil
 }
