@@ -11,7 +11,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
-// PatchEarly returns a pod, as a JSON decoder returns it, with the patch of a subset and the record of the pick. With
+// PatchEarly returns a pod, decoded as for ApplyToObject, with the patch of a subset and the record of the pick. With
 // None it gets the record only. Labels by which the workload selects its pods stay as they are. The selector is nil if
 // it is not known. The original is not changed.
 func (p *Policy) PatchEarly(pod map[string]any, index int, admitted v1beta1.AdmittedSubset, selector labels.Selector) (map[string]any, error) {

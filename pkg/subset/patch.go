@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -311,14 +310,15 @@ func (p *Patch) Apply(pod *corev1.Pod) (*corev1.Pod, error) {
 	return patched, nil
 }
 
-// ApplyToObject is Apply for a pod as a JSON decoder returns it. It keeps fields that this version of Kubernetes does
-// not know.
+// ApplyToObject is Apply for a pod as package k8s.io/apimachinery/pkg/util/json decodes it. It keeps fields that this
+// version of Kubernetes does not know. Integers must be int64, as they are in patches: the merge compares elements of a
+// list by their keys, and port 80 as float64 differs from port 80 as int64.
 func (p *Patch) ApplyToObject(pod map[string]any) (map[string]any, error) {
-	before := copyOfObject(pod)
+	before := runtime.DeepCopyJSON(pod)
 	if p == nil {
 		return before, nil
 	}
-	after, err := strategicpatch.StrategicMergeMapPatchUsingLookupPatchMeta(copyOfObject(pod), settle(p.tree, before, podType), podMeta)
+	after, err := strategicpatch.StrategicMergeMapPatchUsingLookupPatchMeta(runtime.DeepCopyJSON(pod), settle(p.tree, before, podType), podMeta)
 	if err != nil {
 		return nil, fmt.Errorf("merging the patch into the pod: %w", err)
 	}
@@ -418,34 +418,6 @@ func clearComputed(was, patch, is map[string]any) {
 	if text(was, "runtimeClassName") != text(is, "runtimeClassName") {
 		delete(is, "overhead")
 	}
-}
-
-func copyOfObject(object map[string]any) map[string]any {
-	copied := make(map[string]any, len(object))
-	for key, value := range object {
-		copied[key] = copyOf(value)
-	}
-	return copied
-}
-
-// copyOf is a deep copy of JSON. It turns integers that a decoder left as float64 into int64, as they are in patches.
-// The merge compares elements of a list by their keys, and port 80 as float64 differs from port 80 as int64.
-func copyOf(value any) any {
-	switch v := value.(type) {
-	case map[string]any:
-		return copyOfObject(v)
-	case []any:
-		copied := make([]any, len(v))
-		for i := range v {
-			copied[i] = copyOf(v[i])
-		}
-		return copied
-	case float64:
-		if v == math.Trunc(v) && math.Abs(v) <= 1<<53 {
-			return int64(v)
-		}
-	}
-	return value
 }
 
 func isEmptyList(value any) bool {

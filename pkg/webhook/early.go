@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	kjson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -168,7 +169,7 @@ func (e *earlyBinding) ownersBelow(ctx context.Context, namespace string, pod *c
 // are. The selector is nil if it is not known.
 func (o *podObject) patchFor(policy *subset.Policy, index int, admitted v1beta1.AdmittedSubset, selector labels.Selector) ([]jsonpatch.Operation, error) {
 	var tree map[string]any
-	if err := json.Unmarshal(o.raw, &tree); err != nil {
+	if err := kjson.Unmarshal(o.raw, &tree); err != nil { // which keeps integers
 		return nil, err
 	}
 	tree, err := policy.PatchEarly(tree, index, admitted, selector)

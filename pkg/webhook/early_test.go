@@ -152,6 +152,24 @@ func TestAnEarlyBoundPodIsMadeAsItsSubsetWantsIt(t *testing.T) {
 	}
 }
 
+// TestAPortOfAPodIsPatchedByItsNumber: the pod must be decoded so that its integers are those of the patch.
+func TestAPortOfAPodIsPatchedByItsNumber(t *testing.T) {
+	policy := compileEarly(t, `subsets: [{name: a, patch: {spec: {containers: [{name: main, ports: [{containerPort: 80, name: http}]}]}}}]`)
+	raw := []byte(`{"metadata":{"generateName":"web-"},"spec":{"containers":[{"name":"main","image":"i","ports":[{"containerPort":80}]}]}}`)
+	var object podObject
+	if err := json.Unmarshal(raw, &object); err != nil {
+		t.Fatal(err)
+	}
+	operations, err := object.patchFor(policy, 0, v1beta1.AdmittedSubset{Name: "web", Subset: "a", Pick: "m"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patched := applied(t, raw, operations)
+	if ports := podIn(t, patched).Spec.Containers[0].Ports; len(ports) != 1 || ports[0].Name != "http" {
+		t.Errorf("%s", patched)
+	}
+}
+
 // TestAPodOfACompatibleSpreadCarriesWhatClientsOfOpenKruiseRead: at its creation it has the record, the terms and the tolerations of its own subset, and
 // nothing of another one. Its scheduler is its own choice. The API server may ask again.
 func TestAPodOfACompatibleSpreadCarriesWhatClientsOfOpenKruiseRead(t *testing.T) {
