@@ -2,6 +2,7 @@ package subset
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -343,14 +344,9 @@ func (p *Patch) ApplyToObject(pod map[string]any) (map[string]any, error) {
 func addTolerations(spec map[string]any, added []any) {
 	list, _ := spec["tolerations"].([]any)
 	for _, item := range added {
-		toleration, ok := item.(map[string]any)
-		if !ok {
-			continue // a compiled patch has objects only
-		}
-		toleration = runtime.DeepCopyJSON(toleration)
-		known := false
+		toleration, known := runtime.DeepCopyJSONValue(item), false
 		for i := range list {
-			if own, ok := list[i].(map[string]any); ok && toleratesSame(own, toleration) {
+			if toleratesSame(list[i], toleration) {
 				list[i], known = toleration, true
 			}
 		}
@@ -363,14 +359,11 @@ func addTolerations(spec map[string]any, added []any) {
 	}
 }
 
-func toleratesSame(a, b map[string]any) bool {
-	operator := func(t map[string]any) string {
-		if text(t, "operator") == "" {
-			return string(corev1.TolerationOpEqual)
-		}
-		return text(t, "operator")
-	}
-	return operator(a) == operator(b) && text(a, "key") == text(b, "key") && text(a, "value") == text(b, "value") && text(a, "effect") == text(b, "effect")
+func toleratesSame(a, b any) bool {
+	x, _ := a.(map[string]any)
+	y, _ := b.(map[string]any)
+	operator := func(t map[string]any) string { return cmp.Or(text(t, "operator"), string(corev1.TolerationOpEqual)) }
+	return operator(x) == operator(y) && text(x, "key") == text(y, "key") && text(x, "value") == text(y, "value") && text(x, "effect") == text(y, "effect")
 }
 
 // followLimits keeps requests equal to limits, in the pod as a whole and in each container that the pod had before.
