@@ -2,11 +2,9 @@ package subset
 
 import (
 	"encoding/json"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
@@ -62,16 +60,11 @@ func makeChild(of map[string]any, key string) map[string]any {
 // BindEarly is a copy of a pod as admission makes it when it picks a subset, which may be None, and as the API server
 // stores it.
 func (p *Policy) BindEarly(pod *corev1.Pod, index int, admitted v1beta1.AdmittedSubset, selector labels.Selector) (*corev1.Pod, error) {
-	tree, err := runtime.DefaultUnstructuredConverter.ToUnstructured(withRequests(pod))
+	bound, err := throughJSON(withRequests(pod), func(tree map[string]any) (map[string]any, error) {
+		return p.PatchEarly(tree, index, admitted, selector)
+	})
 	if err != nil {
-		return nil, fmt.Errorf("reading the fields of the pod: %w", err)
-	}
-	if tree, err = p.PatchEarly(tree, index, admitted, selector); err != nil {
 		return nil, err
-	}
-	bound := &corev1.Pod{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(tree, bound); err != nil {
-		return nil, fmt.Errorf("reading the patched pod: %w", err)
 	}
 	bound = withRequests(bound)
 	var constraints Constraints

@@ -297,18 +297,23 @@ func (p *Patch) Apply(pod *corev1.Pod) (*corev1.Pod, error) {
 	if p == nil {
 		return pod.DeepCopy(), nil
 	}
+	return throughJSON(pod, p.ApplyToObject)
+}
+
+// throughJSON is a copy of a pod that a function has changed in the form of a JSON decoder.
+func throughJSON(pod *corev1.Pod, change func(map[string]any) (map[string]any, error)) (*corev1.Pod, error) {
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pod)
 	if err != nil {
 		return nil, fmt.Errorf("reading the fields of the pod: %w", err)
 	}
-	if object, err = p.ApplyToObject(object); err != nil {
+	if object, err = change(object); err != nil {
 		return nil, err
 	}
-	patched := &corev1.Pod{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object, patched); err != nil {
+	changed := &corev1.Pod{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object, changed); err != nil {
 		return nil, fmt.Errorf("reading the patched pod: %w", err)
 	}
-	return patched, nil
+	return changed, nil
 }
 
 // ApplyToObject is Apply for a pod as package k8s.io/apimachinery/pkg/util/json decodes it. It keeps fields that this
