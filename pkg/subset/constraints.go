@@ -69,17 +69,6 @@ func constraintsOf(spec *v1beta1.Subset) Constraints {
 // its terms may only get narrower.
 func (c *Constraints) WithoutTerms() *Constraints { return &Constraints{tolerations: c.tolerations} }
 
-// Addition says what AddTo added to a pod.
-type Addition struct {
-	// Tolerations that the pod lacked.
-	Tolerations []corev1.Toleration
-	// Terms of the subsets. Every required term of the pod now fulfils one of them.
-	Terms []corev1.NodeSelectorTerm
-	// TooMany is true if the terms were left out because their product with the pod's own terms is too long. The
-	// scheduler enforces them anyway.
-	TooMany bool
-}
-
 // record is the value of v1beta1.ConstraintsAnnotation: what admission added, by value. Others may add to the pod
 // before and after, so counts would not tell whose is what.
 type record struct {
@@ -95,7 +84,10 @@ func (r *record) empty() bool { return len(r.Tolerations) == 0 && len(r.Terms) =
 // this or another spread, to this pod or to the pod that it was copied from. So it may be called any number of times.
 // It replaces slices and maps of the pod and does not change them. The new ones are shared with the spread and must not
 // be changed.
-func (c *Constraints) AddTo(pod *corev1.Pod) Addition {
+//
+// tooMany is true if the terms of the subsets were left out because their product with the pod's own terms is too long.
+// The scheduler enforces them anyway.
+func (c *Constraints) AddTo(pod *corev1.Pod) (tooMany bool) {
 	before := recordOf(pod)
 	own := ownPlacement(pod, before)
 
@@ -123,7 +115,7 @@ func (c *Constraints) AddTo(pod *corev1.Pod) Addition {
 	}
 	setRequiredTerms(pod, terms)
 	setRecord(pod, value)
-	return Addition{Tolerations: now.Tolerations, Terms: now.Terms, TooMany: tooMany}
+	return tooMany
 }
 
 // OwnTolerations are the tolerations of a pod without those that admission added. Together with those of the pod's

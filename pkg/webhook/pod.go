@@ -63,7 +63,7 @@ func (a *podAdmission) review(ctx context.Context, request *podRequest) answer {
 	case spread.Policy.EffectiveBinding(a.autoscaler.Name() != "") == v1beta1.GatedBinding:
 		spread.Policy.Constraints.WithoutTerms().AddTo(&after)
 		subset.Gate(&after)
-	case spread.Policy.Constraints.AddTo(&after).TooMany:
+	case spread.Policy.Constraints.AddTo(&after): // they are too many
 		warnings = append(warnings, tooManyConstraints(spread))
 	}
 	patch, err := patchOf(before, &after)
