@@ -2,6 +2,7 @@ package subset
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -114,7 +115,7 @@ func (c *Constraints) AddTo(pod *corev1.Pod) (tooMany bool) {
 		pod.Spec.Tolerations = slices.Concat(own.tolerations, now.Tolerations)
 	}
 	setRequiredTerms(pod, terms)
-	setRecord(pod, value)
+	annotate(pod, v1beta1.ConstraintsAnnotation, value)
 	return tooMany
 }
 
@@ -184,18 +185,18 @@ func encode(r *record) (value string, fits bool) {
 	return string(content), err == nil && len(content) <= maxRecord
 }
 
-func setRecord(pod *corev1.Pod, value string) {
-	current, found := pod.Annotations[v1beta1.ConstraintsAnnotation]
+// annotate sets an annotation of the pod, or removes it if the value is empty. It does not change the map of the pod,
+// and replaces it only if something changes.
+func annotate(pod *corev1.Pod, key, value string) {
+	current, found := pod.Annotations[key]
 	if found == (value != "") && current == value {
 		return
 	}
 	annotations := make(map[string]string, len(pod.Annotations)+1)
-	for k, v := range pod.Annotations {
-		annotations[k] = v
-	}
-	delete(annotations, v1beta1.ConstraintsAnnotation)
+	maps.Copy(annotations, pod.Annotations)
+	delete(annotations, key)
 	if value != "" {
-		annotations[v1beta1.ConstraintsAnnotation] = value
+		annotations[key] = value
 	}
 	pod.Annotations = annotations
 }

@@ -80,17 +80,12 @@ func (p *Policy) Open(pod *corev1.Pod, spread string, index int, now time.Time) 
 		}
 	}
 	if value, fits := encode(added); fits {
-		setRecord(&open, value)
+		annotate(&open, v1beta1.ConstraintsAnnotation, value)
 	}
 	pick, err := json.Marshal(note)
 	if err != nil {
 		return nil, err
 	}
-	annotations := make(map[string]string, len(open.Annotations)+1)
-	for key, value := range open.Annotations {
-		annotations[key] = value
-	}
-	annotations[v1beta1.AdmittedAnnotation] = string(pick)
-	open.Annotations = annotations
+	annotate(&open, v1beta1.AdmittedAnnotation, string(pick))
 	return &open, nil
 }
