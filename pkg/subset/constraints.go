@@ -57,15 +57,6 @@ func compileConstraints(spec *v1beta1.WorkloadSpreadSpec, policy *Policy) Constr
 	return c
 }
 
-// constraintsOf are the constraints of a pod whose subset is known.
-func constraintsOf(spec *v1beta1.Subset) Constraints {
-	c := Constraints{tolerations: spec.Tolerations}
-	if term := spec.RequiredNodeSelector; term != nil {
-		c.terms = []corev1.NodeSelectorTerm{*term}
-	}
-	return c
-}
-
 // WithoutTerms are the constraints of a gated pod. It gets the terms of one subset when its gate is opened, and then
 // its terms may only get narrower.
 func (c *Constraints) WithoutTerms() *Constraints { return &Constraints{tolerations: c.tolerations} }
@@ -134,8 +125,8 @@ func OwnTolerations(pod *corev1.Pod) []corev1.Toleration {
 // the spread.
 func (s *Subset) Narrow(pod *corev1.Pod, own []corev1.Toleration) *corev1.Pod {
 	tolerations := slices.Clip(own)
-	for i := range s.tolerations {
-		if t := &s.tolerations[i]; !hasToleration(tolerations, t) && hasToleration(pod.Spec.Tolerations, t) {
+	for i := range s.Constraints.tolerations {
+		if t := &s.Constraints.tolerations[i]; !hasToleration(tolerations, t) && hasToleration(pod.Spec.Tolerations, t) {
 			tolerations = append(tolerations, *t)
 		}
 	}

@@ -291,7 +291,7 @@ func TestTolerationsCompareNumbers(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := (&Subset{tolerations: tc.subset, lasting: tc.subset}).Tolerates(node, tc.own); got != tc.want {
+			if got := (&Subset{lasting: tc.subset}).Tolerates(node, tc.own); got != tc.want {
 				t.Errorf("tolerates: %t, want %t", got, tc.want)
 			}
 		})

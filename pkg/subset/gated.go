@@ -68,8 +68,8 @@ func (p *Policy) Open(pod *corev1.Pod, spread string, index int, now time.Time) 
 	if index != None {
 		s := &p.Subsets[index]
 		note.Subset = s.Name
-		for i := range s.tolerations { // the subset may have more of them than at admission
-			if t := &s.tolerations[i]; !hasToleration(open.Spec.Tolerations, t) {
+		for i := range s.Constraints.tolerations { // the subset may have more of them than at admission
+			if t := &s.Constraints.tolerations[i]; !hasToleration(open.Spec.Tolerations, t) {
 				open.Spec.Tolerations = append(slices.Clip(open.Spec.Tolerations), *t)
 				added.Tolerations = append(added.Tolerations, *t)
 			}

@@ -132,8 +132,7 @@ type Subset struct {
 	preferred *nodeaffinity.PreferredSchedulingTerms
 	// preferredTerms are the same, for the pod.
 	preferredTerms []corev1.PreferredSchedulingTerm
-	tolerations    []corev1.Toleration
-	// lasting are the tolerations without tolerationSeconds.
+	// lasting are the tolerations of the subset without tolerationSeconds.
 	lasting []corev1.Toleration
 }
 
@@ -252,9 +251,6 @@ func Compile(spread *v1beta1.WorkloadSpread, path *field.Path) (*Policy, field.E
 		policy.seats = newSeating(policy)
 	}
 	policy.Constraints = compileConstraints(spec, policy)
-	for i := range policy.Subsets {
-		policy.Subsets[i].Constraints = constraintsOf(&spec.Subsets[i])
-	}
 	policy.Warnings = warnings(policy, spec, path)
 	return policy, nil
 }
@@ -384,7 +380,7 @@ func compileFilter(filter *v1beta1.TargetFilter, path *field.Path) (labels.Selec
 
 func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorList) {
 	var errs field.ErrorList
-	subset := Subset{Name: spec.Name, tolerations: spec.Tolerations}
+	subset := Subset{Name: spec.Name, Constraints: Constraints{tolerations: spec.Tolerations}}
 	subset.lasting = slices.DeleteFunc(slices.Clone(spec.Tolerations), func(t corev1.Toleration) bool { return t.TolerationSeconds != nil })
 	if spec.Name == "" {
 		errs = append(errs, field.Required(path.Child("name"), "must be a valid label value that is not empty"))
@@ -412,6 +408,7 @@ func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorL
 		required, termErrs := podspec.CompileTerm(term, termPath)
 		errs = append(errs, termErrs...)
 		subset.term, subset.required, subset.nodesKey = term, required, term.String()
+		subset.Constraints.terms = []corev1.NodeSelectorTerm{*term}
 	}
 	for i := range spec.PreferredNodeSelector {
 		preferred, at := &spec.PreferredNodeSelector[i], path.Child("preferredNodeSelector").Index(i)

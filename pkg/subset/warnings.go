@@ -103,7 +103,7 @@ func (p *Policy) WarningsBeside(autoscaler string, path *field.Path) (all []stri
 				path.Child("scheduleStrategy", "adaptive", "rescheduleCriticalSeconds"), autoscaler))
 		}
 		for i := range p.Subsets {
-			foreign := func(t corev1.Toleration) bool { return !hasToleration(p.Subsets[i].tolerations, &t) }
+			foreign := func(t corev1.Toleration) bool { return !hasToleration(p.Subsets[i].Constraints.tolerations, &t) }
 			if p.Subsets[i].term == nil && slices.ContainsFunc(p.Constraints.tolerations, foreign) {
 				all = append(all, fmt.Sprintf("%s: selects all nodes by their labels, and does not tolerate the taints of other subsets; a node autoscaler (%s) may take its pods to fit on tainted nodes; set requiredNodeSelectorTerm",
 					path.Child("subsets").Index(i), autoscaler))
