@@ -205,7 +205,7 @@ func (p *Policy) admitWithin(plan *Plan, kept Counts, pod Candidate) Verdict {
 // BindsEarly is true if admission picks the subset of each pod, so that it can apply the subset's patch, or because
 // clients expect the pick there.
 func (p *Policy) BindsEarly() bool {
-	return p.Binding == v1beta1.EarlyBinding || p.Binding == v1beta1.AutoBinding && (p.Kruise || p.PatchesSpec())
+	return p.Binding == v1beta1.EarlyBinding || p.Binding == v1beta1.AutoBinding && (p.Kruise || p.patchesSpec)
 }
 
 // AdmittedTo is the subset that was picked for a pod before its bind, by admission or when its gate was opened, or None

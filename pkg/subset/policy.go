@@ -1,6 +1,7 @@
 package subset
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -59,6 +60,8 @@ type Policy struct {
 
 	podSelector labels.Selector
 	hasPercent  bool
+	// patchesSpec is true if the patch of a subset changes more than labels and annotations.
+	patchesSpec bool
 	// shares is true if the pods above the minimums are divided by weight. Otherwise they go to the subsets in order.
 	shares bool
 	// lends is true if a share that has no node goes to the other subsets, although each share has an upper bound:
@@ -204,10 +207,10 @@ func Compile(spread *v1beta1.WorkloadSpread, path *field.Path) (*Policy, field.E
 	spec, errs := &spread.Spec, validateCompatibility(spread)
 	policy := &Policy{
 		Kruise:   CompatibilityOf(spread) == v1beta1.CompatibleWithKruise,
-		Strategy: withDefault(spec.ScheduleStrategy.Type, v1beta1.FixedScheduleStrategy),
-		Scope:    withDefault(spec.ScheduleStrategy.QuotaScope, defaultScope(&spec.TargetReference)),
-		WhenFull: withDefault(spec.ScheduleStrategy.WhenFull, v1beta1.WhenFullSchedule),
-		Binding:  withDefault(spec.ScheduleStrategy.Binding, v1beta1.AutoBinding),
+		Strategy: cmp.Or(spec.ScheduleStrategy.Type, v1beta1.FixedScheduleStrategy),
+		Scope:    cmp.Or(spec.ScheduleStrategy.QuotaScope, defaultScope(&spec.TargetReference)),
+		WhenFull: cmp.Or(spec.ScheduleStrategy.WhenFull, v1beta1.WhenFullSchedule),
+		Binding:  cmp.Or(spec.ScheduleStrategy.Binding, v1beta1.AutoBinding),
 		Adaptive: compileAdaptive(spec.ScheduleStrategy.Adaptive),
 	}
 	policy.CountsEnding = spec.ScheduleStrategy.PodReplacementPolicy == v1beta1.TerminationComplete ||
@@ -238,6 +241,7 @@ func Compile(spread *v1beta1.WorkloadSpread, path *field.Path) (*Policy, field.E
 		policy.hasPercent = policy.hasPercent || subset.Limit.IsPercent() || subset.Min.IsPercent()
 		policy.ranked = policy.ranked || subset.Min.kind != unlimited
 		policy.shares = policy.shares || subset.Weight > 0
+		policy.patchesSpec = policy.patchesSpec || subset.PatchesSpec
 		policy.Subsets = append(policy.Subsets, subset)
 	}
 	errs = append(errs, validateLimitsTogether(policy.Subsets, subsetsPath)...)
@@ -281,13 +285,6 @@ func defaultScope(target *v1beta1.TargetReference) v1beta1.QuotaScope {
 
 var rollout = schema.GroupKind{Group: "argoproj.io", Kind: "Rollout"}
 
-func withDefault[T ~string](value, def T) T {
-	if value == "" {
-		return def
-	}
-	return value
-}
-
 func validateTarget(target *v1beta1.TargetReference, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	group, version, found := strings.Cut(target.APIVersion, "/")
@@ -311,14 +308,14 @@ func validateStrategy(policy *Policy, strategy *v1beta1.ScheduleStrategy, path *
 	errs = append(errs, OneOf(path.Child("type"), policy.Strategy, v1beta1.FixedScheduleStrategy, v1beta1.AdaptiveScheduleStrategy)...)
 	errs = append(errs, OneOf(path.Child("quotaScope"), policy.Scope, v1beta1.RevisionQuotaScope, v1beta1.WorkloadQuotaScope)...)
 	errs = append(errs, OneOf(path.Child("whenFull"), policy.WhenFull, v1beta1.WhenFullSchedule, v1beta1.WhenFullWait)...)
-	errs = append(errs, OneOf(path.Child("podReplacementPolicy"), withDefault(strategy.PodReplacementPolicy, v1beta1.TerminationStarted), v1beta1.TerminationStarted, v1beta1.TerminationComplete)...)
+	errs = append(errs, OneOf(path.Child("podReplacementPolicy"), cmp.Or(strategy.PodReplacementPolicy, v1beta1.TerminationStarted), v1beta1.TerminationStarted, v1beta1.TerminationComplete)...)
 	errs = append(errs, OneOf(path.Child("binding"), policy.Binding, v1beta1.AutoBinding, v1beta1.LateBinding, v1beta1.EarlyBinding, v1beta1.GatedBinding)...)
 	if adaptive := strategy.Adaptive; adaptive != nil {
 		adaptivePath := path.Child("adaptive")
 		if policy.Strategy != v1beta1.AdaptiveScheduleStrategy {
 			errs = append(errs, field.Forbidden(adaptivePath, "adaptive is only used with type: Adaptive; set the type or remove adaptive"))
 		}
-		errs = append(errs, OneOf(adaptivePath.Child("preemption"), withDefault(adaptive.Preemption, v1beta1.PreemptAfterLastSubset), v1beta1.PreemptAfterLastSubset, v1beta1.PreemptBeforeNextSubset)...)
+		errs = append(errs, OneOf(adaptivePath.Child("preemption"), cmp.Or(adaptive.Preemption, v1beta1.PreemptAfterLastSubset), v1beta1.PreemptAfterLastSubset, v1beta1.PreemptBeforeNextSubset)...)
 		errs = append(errs, NotNegative(adaptivePath.Child("rescheduleCriticalSeconds"), adaptive.RescheduleCriticalSeconds)...)
 		errs = append(errs, NotNegative(adaptivePath.Child("unschedulableLastSeconds"), adaptive.UnschedulableLastSeconds)...)
 	}
@@ -327,10 +324,8 @@ func validateStrategy(policy *Policy, strategy *v1beta1.ScheduleStrategy, path *
 
 // OneOf refuses a value that is none of the allowed ones.
 func OneOf[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
-	for _, a := range allowed {
-		if value == a {
-			return nil
-		}
+	if slices.Contains(allowed, value) {
+		return nil
 	}
 	return field.ErrorList{field.NotSupported(path, value, allowed)}
 }
@@ -361,11 +356,8 @@ func compileFilter(filter *v1beta1.TargetFilter, path *field.Path) (labels.Selec
 	}
 	var errs field.ErrorList
 	for i, p := range filter.ReplicasPathList {
-		for _, segment := range strings.Split(p, ".") {
-			if segment == "" {
-				errs = append(errs, field.Invalid(path.Child("replicasPathList").Index(i), p, "must be a dotted path, for instance spec.replicas"))
-				break
-			}
+		if slices.Contains(strings.Split(p, "."), "") {
+			errs = append(errs, field.Invalid(path.Child("replicasPathList").Index(i), p, "must be a dotted path, for instance spec.replicas"))
 		}
 	}
 	if filter.Selector == nil {
@@ -537,16 +529,6 @@ func (p *Policy) IsRanked() bool { return p.ranked }
 
 // HasShares is true if the pods above the minimums are divided by weight, or by percentages of all subsets.
 func (p *Policy) HasShares() bool { return p.shares }
-
-// PatchesSpec is true if the patch of a subset changes more than labels and annotations.
-func (p *Policy) PatchesSpec() bool {
-	for i := range p.Subsets {
-		if p.Subsets[i].PatchesSpec {
-			return true
-		}
-	}
-	return false
-}
 
 // Selects is true if the spread divides pods with these labels, provided that they belong to its workload.
 func (p *Policy) Selects(podLabels map[string]string) bool {
