@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
@@ -69,8 +70,6 @@ type record struct {
 	Terms []corev1.NodeSelectorTerm `json:"terms,omitempty"`
 	Own   []corev1.NodeSelectorTerm `json:"own,omitempty"`
 }
-
-func (r *record) empty() bool { return len(r.Tolerations) == 0 && len(r.Terms) == 0 }
 
 // AddTo adds the constraints to a pod and records what it added. It first takes back what an earlier call added, for
 // this or another spread, to this pod or to the pod that it was copied from. So it may be called any number of times.
@@ -169,7 +168,7 @@ func recordOf(pod *corev1.Pod) *record {
 }
 
 func encode(r *record) (value string, fits bool) {
-	if r.empty() {
+	if len(r.Tolerations) == 0 && len(r.Terms) == 0 {
 		return "", true
 	}
 	content, err := json.Marshal(r)
@@ -368,9 +367,7 @@ func sameTolerations(a, b []corev1.Toleration) bool {
 }
 
 func sameToleration(a, b *corev1.Toleration) bool {
-	sameSeconds := a.TolerationSeconds == b.TolerationSeconds ||
-		a.TolerationSeconds != nil && b.TolerationSeconds != nil && *a.TolerationSeconds == *b.TolerationSeconds
-	return a.Key == b.Key && a.Value == b.Value && a.Effect == b.Effect && operatorOf(a) == operatorOf(b) && sameSeconds
+	return a.Key == b.Key && a.Value == b.Value && a.Effect == b.Effect && operatorOf(a) == operatorOf(b) && ptr.Equal(a.TolerationSeconds, b.TolerationSeconds)
 }
 
 func operatorOf(t *corev1.Toleration) corev1.TolerationOperator {

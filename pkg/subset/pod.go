@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/podstate"
@@ -79,27 +80,23 @@ type Admitted struct {
 
 // Observe reads what the model needs from a pod and its node, which may be nil.
 func Observe(pod *corev1.Pod, node *corev1.Node) Pod {
-	asked := costIn(pod, v1beta1.AskedCostAnnotation)
-	if asked == nil {
-		asked = new(int32)
-	}
+	ready, _ := podstate.IsReady(pod)
 	return Pod{
-		AskedBefore: *asked,
-
-		Name:     pod.Name,
-		UID:      pod.UID,
-		Revision: RevisionOf(pod),
-		Owner:    ownerOf(pod),
-		Cost:     costIn(pod, v1beta1.PodDeletionCostAnnotation),
-		Record:   RecordOf(pod),
-		Admitted: AdmittedOf(pod),
-		Labels:   pod.Labels,
-		NodeName: pod.Spec.NodeName,
-		Node:     node,
-		Active:   IsActive(pod),
-		Ending:   IsEnding(pod),
-		Ready:    isReady(pod),
-		Created:  pod.CreationTimestamp.Time,
+		Name:        pod.Name,
+		UID:         pod.UID,
+		Revision:    RevisionOf(pod),
+		Owner:       ownerOf(pod),
+		Cost:        costIn(pod, v1beta1.PodDeletionCostAnnotation),
+		AskedBefore: ptr.Deref(costIn(pod, v1beta1.AskedCostAnnotation), 0),
+		Record:      RecordOf(pod),
+		Admitted:    AdmittedOf(pod),
+		Labels:      pod.Labels,
+		NodeName:    pod.Spec.NodeName,
+		Node:        node,
+		Active:      IsActive(pod),
+		Ending:      IsEnding(pod),
+		Ready:       ready,
+		Created:     pod.CreationTimestamp.Time,
 	}
 }
 
@@ -120,8 +117,7 @@ func costIn(pod *corev1.Pod, annotation string) *int32 {
 	if err != nil {
 		return nil
 	}
-	value32 := int32(cost)
-	return &value32
+	return ptr.To(int32(cost))
 }
 
 // revisionLabels are those with which controllers of workloads tell their revisions apart, each the label of
@@ -197,11 +193,6 @@ func IsEnding(pod *corev1.Pod) bool {
 // HoldsSlot is true for a pod on a node that counts against the quota of its subset.
 func (p *Policy) HoldsSlot(pod *Pod) bool {
 	return pod.NodeName != "" && (pod.Active || pod.Ending && p.CountsEnding)
-}
-
-func isReady(pod *corev1.Pod) bool {
-	ready, _ := podstate.IsReady(pod)
-	return ready
 }
 
 // ScopeOf is the quota scope that a revision counts in: the revision itself, or the single scope of the workload.

@@ -1,6 +1,9 @@
 package subset
 
-import "maps"
+import (
+	"maps"
+	"slices"
+)
 
 // Counts are the pods that hold a slot in each subset of one quota scope. Nil counts nothing.
 type Counts []int32
@@ -77,11 +80,7 @@ func (t *Tally) Total() Counts {
 
 // Scopes lists the scopes that hold a pod, in no particular order.
 func (t *Tally) Scopes() []string {
-	scopes := make([]string, 0, len(t.scopes))
-	for scope := range t.scopes {
-		scopes = append(scopes, scope)
-	}
-	return scopes
+	return slices.Collect(maps.Keys(t.scopes))
 }
 
 // Add takes a slot. None takes nothing.
