@@ -1,7 +1,6 @@
 package subset
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 	apimachineryvalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -110,23 +108,11 @@ var reservedFields = map[string]string{
 // validate the labels and annotations of a Binding, and an invalid one would make every later update of the pod fail.
 // So CompilePatch validates them.
 func CompilePatch(extension *runtime.RawExtension, path *field.Path) (*Patch, field.ErrorList) {
-	if extension == nil {
-		return nil, nil
-	}
-	raw := bytes.TrimSpace(extension.Raw)
-	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
-		return nil, nil
-	}
-	var value any
-	if err := json.Unmarshal(raw, &value); err != nil {
-		return nil, field.ErrorList{field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("must be a strategic merge patch of a pod: %v", err))}
-	}
-	tree, ok := value.(map[string]any)
-	if !ok {
-		return nil, field.ErrorList{field.Invalid(path, field.OmitValueType{}, "must be a strategic merge patch of a pod, which is an object")}
+	tree, errs := podspec.Object(extension, path, "must be a strategic merge patch of a pod, which is an object")
+	if tree == nil {
+		return nil, errs
 	}
 	p := &Patch{path: path, tree: tree}
-	var errs field.ErrorList
 	for _, key := range slices.Sorted(maps.Keys(tree)) {
 		part, isObject := tree[key].(map[string]any)
 		switch {

@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -219,6 +218,8 @@ func compileTemplate(t *v1beta1.SubsetTemplate, path *field.Path) (template *Tem
 	return template, podTemplate, errs
 }
 
+const mustBeObject = "must be an object"
+
 // readTemplate reads a template, and the pod template in it. Both are nil for an empty one, and if there is an error.
 func readTemplate(t *v1beta1.SubsetTemplate, path *field.Path) (template *Template, podTemplate map[string]any, errs field.ErrorList) {
 	given := templatesOf(t)
@@ -232,9 +233,9 @@ func readTemplate(t *v1beta1.SubsetTemplate, path *field.Path) (template *Templa
 		return nil, nil, errs
 	}
 	of, at := given[0].of(t), path.Child(given[0].field)
-	metadata, metadataErrs := objectOf(of.Metadata, at.Child("metadata"))
+	metadata, metadataErrs := podspec.Object(of.Metadata, at.Child("metadata"), mustBeObject)
 	metadataErrs = append(metadataErrs, validateMetadata(metadata, at.Child("metadata"))...)
-	spec, specErrs := objectOf(of.Spec, at.Child("spec"))
+	spec, specErrs := podspec.Object(of.Spec, at.Child("spec"), mustBeObject)
 	errs = slices.Concat(metadataErrs, specErrs)
 	if len(specErrs) > 0 {
 		return nil, nil, errs
@@ -248,26 +249,6 @@ func readTemplate(t *v1beta1.SubsetTemplate, path *field.Path) (template *Templa
 		return nil, nil, errs
 	}
 	return &Template{Kind: given[0].kind, Metadata: metadata, Spec: spec}, podTemplate, nil
-}
-
-// objectOf decodes an object. It is nil if there is none.
-func objectOf(extension *runtime.RawExtension, path *field.Path) (map[string]any, field.ErrorList) {
-	if extension == nil {
-		return nil, nil
-	}
-	raw := bytes.TrimSpace(extension.Raw)
-	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
-		return nil, nil
-	}
-	var value any
-	if err := json.Unmarshal(raw, &value); err != nil {
-		return nil, field.ErrorList{field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("must be an object: %v", err))}
-	}
-	object, is := value.(map[string]any)
-	if !is {
-		return nil, field.ErrorList{field.Invalid(path, field.OmitValueType{}, "must be an object")}
-	}
-	return object, nil
 }
 
 // validateMetadata checks the labels and annotations of children.
@@ -353,7 +334,7 @@ func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorL
 	if least, most := compiled.Min, compiled.Max; least.IsSet && most.IsSet && least.IsPercent == most.IsPercent && least.Value > most.Value {
 		errs = append(errs, field.Invalid(path.Child("minReplicas"), spec.MinReplicas.String(), "must not be greater than maxReplicas"))
 	}
-	patch, patchErrs := objectOf(spec.Patch, path.Child("patch"))
+	patch, patchErrs := podspec.Object(spec.Patch, path.Child("patch"), mustBeObject)
 	if len(patch) > 0 {
 		compiled.PatchText = string(bytes.TrimSpace(spec.Patch.Raw))
 		patchErrs = append(patchErrs, podspec.ValidatePatch(patch, podTemplateType, path.Child("patch"))...)
@@ -563,7 +544,7 @@ func validatePods(selector labels.Selector, template map[string]any, templatePat
 	mismatched := false
 	for i := range subsets {
 		spec, at := &subsets[i], path.Index(i).Child("patch")
-		patch, _ := objectOf(spec.Patch, at)
+		patch, _ := podspec.Object(spec.Patch, at, mustBeObject)
 		if len(patch) == 0 {
 			mismatched = mismatched || !matchesBare(spec.Name)
 			continue
