@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
@@ -123,12 +124,7 @@ func (l *Ledger) candidate(e *entry) subset.Candidate {
 }
 
 func (e *entry) mayBeBoundIn(slot string) bool {
-	for _, d := range e.uncertain {
-		if d.slot == slot {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(e.uncertain, func(d uncertainBind) bool { return d.slot == slot })
 }
 
 // checkSubsets goes through the subsets with quota, in the order in which they are due, up to the first that may have a node for the pod. Closed are
@@ -210,16 +206,20 @@ func (l *Ledger) admit(e *entry, candidate subset.Candidate, closed subset.Mask)
 
 // nominatedTo is the first subset that has the node to which the pod is nominated, by a preemption or by another component.
 func (l *Ledger) nominatedTo(e *entry) (mask subset.Mask) {
-	node := l.nodes[e.pod.Status.NominatedNodeName]
+	return mask.With(e.firstWith(l.nodes[e.pod.Status.NominatedNodeName]))
+}
+
+// firstWith is the first subset that has the node for the pod. It is subset.None if there is none, and without a node.
+func (e *entry) firstWith(node *corev1.Node) int {
 	if node == nil {
-		return 0
+		return subset.None
 	}
 	for i := range e.policy().Subsets {
 		if e.policy().Subsets[i].Fits(node, e.own) == v1beta1.ReasonAdmitted {
-			return mask.With(i)
+			return i
 		}
 	}
-	return 0
+	return subset.None
 }
 
 // preemptsFirst is true for a pod that preempts in each subset before it goes on to the next.

@@ -73,11 +73,7 @@ func (l *Ledger) nodeFailed(e *entry) {
 // claimAgain returns a pod to its claim, if its account still has the subset. The scheduler tries the pod again by itself.
 func (l *Ledger) claimAgain(e *entry) {
 	if e.account == nil || e.slot != "" && e.index() == subset.None {
-		if e.account != nil {
-			l.setSlots(e, "", e.uncertain)
-		} else {
-			e.slot = ""
-		}
+		l.setSlots(e, "", e.uncertain)
 		e.stage = Waiting
 		return
 	}

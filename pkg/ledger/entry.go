@@ -139,13 +139,9 @@ func indexOf(policy *subset.Policy, name string) int {
 // holds are the subsets in which the pod takes a slot.
 func (e *entry) holds() (mask subset.Mask) {
 	policy := e.policy()
-	if i := indexOf(policy, e.slot); i != subset.None {
-		mask = mask.With(i)
-	}
+	mask = mask.With(indexOf(policy, e.slot))
 	for _, d := range e.uncertain {
-		if i := indexOf(policy, d.slot); i != subset.None {
-			mask = mask.With(i)
-		}
+		mask = mask.With(indexOf(policy, d.slot))
 	}
 	return mask
 }

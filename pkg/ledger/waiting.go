@@ -343,13 +343,5 @@ func (e *entry) isConcerned(ev ClusterChanged) bool {
 	if !ev.OnNode {
 		return ev.Filters || e.tried != 0 // not only nodes have refused it
 	}
-	if ev.Node == nil {
-		return false
-	}
-	for i := range e.policy().Subsets {
-		if e.policy().Subsets[i].Fits(ev.Node, e.own) == v1beta1.ReasonAdmitted {
-			return true
-		}
-	}
-	return false
+	return e.firstWith(ev.Node) != subset.None
 }

@@ -14,10 +14,10 @@ import (
 // Mask is a set of subsets by index.
 type Mask uint64
 
-// With adds a subset.
+// With adds a subset. None adds nothing.
 func (m Mask) With(subset int) Mask { return m | 1<<uint(subset) }
 
-// Has is true if the subset is in the set.
+// Has is true if the subset is in the set. None is in no set.
 func (m Mask) Has(subset int) bool { return m&(1<<uint(subset)) != 0 }
 
 // First is the lowest index in the set, 64 if it is empty.
