@@ -73,7 +73,8 @@ func (l *Ledger) held(e *entry) Answer {
 	case a.policy == nil:
 		return Answer{Reason: v1beta1.ReasonInvalidSpread, Message: fmt.Sprintf("WorkloadSpread %q cannot be used until it is corrected: %s", a.active().Name, a.invalid)}
 	case a.policy.UsesPercent() && !a.replicasKnown:
-		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: a.unknownReplicas()}
+		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
+			"WorkloadSpread %q has percentages, and the replicas of %s are not known; see condition Ready of the spread", a.active().Name, a.workload)}
 	case a.lagsBehind(e) && !l.lateForNews(e):
 		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
 			"%s has more pods than the %d replicas that the scheduler has seen; waiting for the new number", a.workload, a.plan.Replicas)}

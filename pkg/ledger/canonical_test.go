@@ -98,7 +98,7 @@ func canonicalAccount(a *account, now time.Time, when func(time.Time) string) st
 	if a.policy == nil {
 		return b.String()
 	}
-	for _, scope := range slices.Sorted(slices.Values(a.scopes())) {
+	for _, scope := range slices.Sorted(slices.Values(a.tally.Scopes())) {
 		fmt.Fprintf(&b, " kept %q %v", scope, a.tally.Kept(scope))
 	}
 	for _, until := range a.skipUntil {

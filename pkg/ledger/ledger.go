@@ -228,7 +228,10 @@ func (l *Ledger) Counts() (counts Counts) {
 		}
 	}
 	for _, a := range l.accounts {
-		for _, scope := range a.scopes() {
+		if a.tally == nil {
+			continue // its spread is invalid
+		}
+		for _, scope := range a.tally.Scopes() {
 			counts.OverQuota += a.policy.OverQuota(&a.plan, a.tally.Kept(scope))
 		}
 	}

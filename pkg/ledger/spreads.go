@@ -1,14 +1,14 @@
 package ledger
 
 import (
-	"fmt"
 	"slices"
-	"strings"
+	"sort"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -166,15 +166,7 @@ func (l *Ledger) dropSpread(key types.NamespacedName) {
 
 // reelect makes the oldest spread divide the pods of the workload, by its current spec.
 func (l *Ledger) reelect(a *account) {
-	slices.SortStableFunc(a.spreads, func(x, y *v1beta1.WorkloadSpread) int {
-		switch {
-		case workload.Wins(x, y):
-			return -1
-		case workload.Wins(y, x):
-			return 1
-		}
-		return 0
-	})
+	sort.SliceStable(a.spreads, func(i, j int) bool { return workload.Wins(a.spreads[i], a.spreads[j]) })
 	if a.dividing == a.active() {
 		return // a younger spread has changed, which divides no pods
 	}
@@ -242,19 +234,7 @@ func readsSameReplicas(a, b *v1beta1.WorkloadSpread) bool {
 
 // TargetVersion is the API version of the workload that a spread names, without the group.
 func TargetVersion(spread *v1beta1.WorkloadSpread) string {
-	version := spread.Spec.TargetReference.APIVersion
-	if _, after, found := strings.Cut(version, "/"); found {
-		return after
-	}
-	return version
-}
-
-// scopes of the account that hold a slot.
-func (a *account) scopes() []string {
-	if a.tally == nil {
-		return nil
-	}
-	return a.tally.Scopes()
+	return schema.FromAPIVersionAndKind(spread.Spec.TargetReference.APIVersion, spread.Spec.TargetReference.Kind).Version
 }
 
 func (ev ReplicasRead) apply(l *Ledger) {
@@ -356,9 +336,4 @@ func (a *account) replicasOf(object runtime.Object) (int32, bool) {
 		return 0, false
 	}
 	return *a.read, true
-}
-
-// unknownReplicas is the message for a pod whose quotas are percentages of an unknown number.
-func (a *account) unknownReplicas() string {
-	return fmt.Sprintf("WorkloadSpread %q has percentages, and the replicas of %s are not known; see condition Ready of the spread", a.active().Name, a.workload)
 }
