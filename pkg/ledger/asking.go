@@ -255,10 +255,8 @@ func (l *Ledger) answer(e *entry, answer Answer) {
 		}
 		e.wait = waitFor(answer.Reason)
 		l.enqueue(e)
-		if e.probeOf != nil && e.wait == ForSlot {
-			probed := e.probeOf
-			e.probeOf = nil
-			l.passProbe(probed) // the others do not wait for a node any more either, and their messages should say so
+		if e.wait == ForSlot {
+			l.passProbe(e.search) // the others do not wait for a node any more either, and their messages should say so
 		}
 		if answer.retries {
 			l.tryAgainLater(e.list)
@@ -331,9 +329,7 @@ func (ev Preempted) apply(l *Ledger) {
 		return
 	}
 	if e.nominated = ev.Nominated; e.nominated {
-		probed := e.probeOf
-		e.probeOf = nil
-		l.passProbe(probed) // its victims may take their time
+		l.passProbe(e.search) // its victims may take their time
 		return
 	}
 	e.tried, e.preempted = e.tried.With(d.Subset), e.preempted.With(d.Subset)

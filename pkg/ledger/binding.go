@@ -15,14 +15,14 @@ func (ev NodeFound) apply(l *Ledger) {
 	a := e.account
 	e.stage = Reserved
 	d.Ordinal = a.tally.Kept(e.scope).At(d.Subset)
-	wasWoken, probed := e.woken, e.probeOf
+	wasWoken := e.woken
 	l.unwake(e)
 	l.dequeue(e)
-	e.probeOf, e.nominated = nil, false
+	e.nominated = false
 	if wasWoken {
 		l.wakeNext(a, e.scope) // it was woken in the middle of this cycle, and takes no other slot
 	}
-	l.passProbe(probed)
+	l.passProbe(e.search)
 	l.wakeUnplaced(a, e.scope, e.holds())
 	a.announced = a.announced && !a.nobodyWaits()
 	l.effects.OK = true

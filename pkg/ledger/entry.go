@@ -212,11 +212,9 @@ func (l *Ledger) leaveAccount(e *entry) {
 	if a == nil {
 		return
 	}
-	var probed *waitlist
 	if e.search != nil {
 		l.unwake(e)
 		l.dequeue(e)
-		probed, e.probeOf = e.probeOf, nil
 	}
 	slot, uncertain := e.slot, e.uncertain
 	left := l.setSlots(e, "", nil)
@@ -232,7 +230,7 @@ func (l *Ledger) leaveAccount(e *entry) {
 		e.stage = Waiting // a claim is valid under one spread and in one scope
 	}
 	l.wakeAfter(a, scope, left)
-	l.passProbe(probed)
+	l.passProbe(e.search)
 }
 
 // oneLess says that a pod of an owner has begun to end, or is gone.
@@ -309,7 +307,7 @@ func (l *Ledger) confirmBound(e *entry) {
 		e.record, e.slot, e.uncertain, e.search = subset.RecordOf(e.pod), "", nil, nil
 		return
 	}
-	wasWoken, probed := e.woken, e.probeOf
+	wasWoken, searched := e.woken, e.search
 	l.unwake(e)
 	l.dequeue(e)
 	e.stage = Bound
@@ -321,7 +319,7 @@ func (l *Ledger) confirmBound(e *entry) {
 	}
 	l.crowd(e, e.holds()&^before)
 	l.wakeUnplaced(a, e.scope, e.holds()&^before)
-	l.passProbe(probed)
+	l.passProbe(searched)
 }
 
 // confirmRecord counts a bound pod by the record that it has got from the controller, if it has. That is where it counts already, unless its node has

@@ -64,7 +64,7 @@ func (l *Ledger) enqueue(e *entry) {
 		a.exhausted[k] = w
 	}
 	w.add(e)
-	l.endProbe(e)
+	e.endProbe()
 }
 
 // isContent is true for a pod that would take no other slot: an early-bound pod that has its claim or was let go, a pod that is nominated to a node where it has its claim, and a
@@ -151,9 +151,9 @@ func (l *Ledger) startProbe(e *entry) {
 }
 
 // endProbe ends the probe. The pod has found no room, so no other pod is tried.
-func (l *Ledger) endProbe(e *entry) {
-	if w := e.probeOf; w != nil {
-		e.probeOf = nil
+func (s *search) endProbe() {
+	if w := s.probeOf; w != nil {
+		s.probeOf = nil
 		w.probes--
 		w.forgetIfEmpty()
 	}
@@ -161,11 +161,10 @@ func (l *Ledger) endProbe(e *entry) {
 
 // passProbe has the next pod of a waitlist tried after a probe. If the probe found room, there may be more room; if it never had its cycle, the next
 // pod takes its turn.
-func (l *Ledger) passProbe(w *waitlist) {
-	if w != nil {
-		w.probes--
-		l.wakeFirst(w)
-		w.forgetIfEmpty()
+func (l *Ledger) passProbe(s *search) {
+	if s != nil && s.probeOf != nil {
+		l.wakeFirst(s.probeOf)
+		s.endProbe()
 	}
 }
 
@@ -302,16 +301,15 @@ func (e *entry) isOnItsWay() bool {
 // passTurn gives the turn of a pod to the next pod. The pod joins no waitlist before it has asked for a subset again: otherwise it would be woken
 // first for the next slot as well. Whatever keeps it from asking wakes it when that ends.
 func (l *Ledger) passTurn(e *entry) {
-	wasWoken, probed := e.woken, e.probeOf
+	wasWoken := e.woken
 	l.unwake(e)
-	e.probeOf = nil
 	if e.wait == ForNextSubset {
 		e.wait = ForCycle
 	}
 	if wasWoken {
 		l.wakeNext(e.account, e.scope)
 	}
-	l.passProbe(probed)
+	l.passProbe(e.search)
 }
 
 func (ev ClusterChanged) apply(l *Ledger) {
