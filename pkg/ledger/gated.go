@@ -14,11 +14,8 @@ import (
 // away before it saw the pick. NodeFound then refuses the pod.
 func (l *Ledger) claimPick(e *entry) {
 	a := e.account
-	picked, counts := e.picked()
-	if e.stage > Claimed || !counts {
-		return
-	}
-	if picked == subset.None || picked == e.index() {
+	picked, _ := e.picked()
+	if e.stage > Claimed || picked == subset.None || picked == e.index() {
 		return
 	}
 	if !e.woken {
@@ -77,8 +74,8 @@ func (l *Ledger) skipAfter(e *entry) {
 	if e.stage != Claimed || e.policy() == nil || !e.account.isAdaptive() {
 		return
 	}
-	in, counts := e.picked()
-	if !counts || in == subset.None || e.index() != in {
+	in, _ := e.picked()
+	if in == subset.None || e.index() != in {
 		return
 	}
 	adaptive := &e.policy().Adaptive

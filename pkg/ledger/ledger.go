@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
@@ -64,7 +65,7 @@ func New(observation time.Duration) *Ledger {
 	return &Ledger{
 		observation:  observation,
 		pods:         map[types.UID]*entry{},
-		owners:       newOwnerTree(),
+		owners:       ownerTree{byID: map[ownerID]*owner{}, byKey: map[Workload]map[types.UID]*owner{}, ends: sets.New[schema.GroupKind]()},
 		accounts:     map[Workload]*account{},
 		byName:       map[types.NamespacedName]*account{},
 		perNamespace: map[string]int{},

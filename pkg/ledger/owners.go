@@ -65,10 +65,6 @@ func (l *Ledger) awaitsOrdinals(e *entry) bool {
 
 func (o *owner) kind() schema.GroupKind { return schema.GroupKind{Group: o.Group, Kind: o.Kind} }
 
-func newOwnerTree() ownerTree {
-	return ownerTree{byID: map[ownerID]*owner{}, byKey: map[Workload]map[types.UID]*owner{}, ends: sets.New[schema.GroupKind]()}
-}
-
 // of is the owner that a reference names. It is created if it is not known.
 func (f *ownerTree) of(id ownerID) *owner {
 	if o := f.byID[id]; o != nil {

@@ -176,8 +176,9 @@ func (l *Ledger) reelect(a *account) {
 // compile replaces the policy of an account and recounts its pods. Slots keep the name of their subset.
 func (l *Ledger) compile(a *account) {
 	spread := a.active()
-	if a.dividing == nil || !readsSameReplicas(a.dividing, spread) {
-		a.read = nil
+	if had := a.dividing; had == nil || had.Spec.TargetReference.APIVersion != spread.Spec.TargetReference.APIVersion ||
+		!slices.Equal(subset.ReplicaPaths(had), subset.ReplicaPaths(spread)) {
+		a.read = nil // it was read in another way
 	}
 	policy, errs := subset.Compile(spread, field.NewPath("spec"))
 	a.dividing, a.policy, a.invalid, a.tally, a.plan, a.announced = spread, policy, "", nil, subset.Plan{}, false
@@ -225,11 +226,6 @@ func (l *Ledger) recount(e *entry) {
 		e.stage = Claimed // its decision was made by the previous policy
 	}
 	l.setSlots(e, slot, uncertain)
-}
-
-// readsSameReplicas is true if two spreads have the replicas of their workload read in the same way.
-func readsSameReplicas(a, b *v1beta1.WorkloadSpread) bool {
-	return a.Spec.TargetReference.APIVersion == b.Spec.TargetReference.APIVersion && slices.Equal(subset.ReplicaPaths(a), subset.ReplicaPaths(b))
 }
 
 // TargetVersion is the API version of the workload that a spread names, without the group.
