@@ -144,10 +144,6 @@ type podKey struct {
 func newBinds(ctx context.Context, client kubernetes.Interface, bk *book, timeout time.Duration) *binds {
 	b := &binds{client: client, book: bk, timeout: timeout,
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[podKey](time.Second, 30*time.Second))}
-	go func() {
-		<-ctx.Done()
-		b.queue.ShutDown()
-	}()
 	go work(ctx, b.queue, b.settle)
 	return b
 }

@@ -114,17 +114,13 @@ func newCustomWorkloads(config *restclient.Config, client kubernetes.Interface, 
 
 // run works until the context ends.
 func (c *customWorkloads) run(ctx context.Context) {
-	go func() {
-		<-ctx.Done()
-		c.kindQueue.ShutDown()
-		c.targetQueue.ShutDown()
-	}()
 	go work(ctx, c.kindQueue, c.watchKind)
 	go work(ctx, c.targetQueue, c.readTarget)
 }
 
-// work processes items of the queue until it is shut down. An item that failed is tried again later.
+// work processes items of the queue until the context ends. An item that failed is tried again later.
 func work[T comparable](ctx context.Context, queue workqueue.TypedRateLimitingInterface[T], do func(context.Context, T) error) {
+	context.AfterFunc(ctx, queue.ShutDown)
 	for {
 		item, shutdown := queue.Get()
 		if shutdown {

@@ -38,10 +38,6 @@ type opener struct {
 func newOpener(ctx context.Context, client kubernetes.Interface, bk *book, latest func(*corev1.Pod) *corev1.Pod, lease *lease, timeout time.Duration) *opener {
 	o := &opener{client: client, book: bk, latest: latest, lease: lease, timeout: timeout,
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[podKey](100*time.Millisecond, 30*time.Second))}
-	go func() {
-		<-ctx.Done()
-		o.queue.ShutDown()
-	}()
 	for range openers {
 		go work(ctx, o.queue, o.openWaiting)
 	}
