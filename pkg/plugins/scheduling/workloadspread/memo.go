@@ -120,11 +120,6 @@ func (f *finder) check(pod *corev1.Pod, asked *ledger.NodeCheck) ledger.CheckRes
 	return ledger.Infeasible
 }
 
-// remember stores the verdict of a scheduling cycle.
-func (f *finder) remember(policy *subset.Policy, pod *corev1.Pod, index int, verdict memoEntry) {
-	f.keep(policy, f.keyOf(pod, index), verdict)
-}
-
 func (f *finder) keep(policy *subset.Policy, key memoKey, entry memoEntry) {
 	known := f.memos[policy]
 	if known == nil {

@@ -44,7 +44,7 @@ func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 	}
 	switch fx.Next {
 	case ledger.GoOn:
-		s.finder.remember(d.Policy, pod, d.Subset, verdict)
+		s.finder.keep(d.Policy, s.finder.keyOf(pod, d.Subset), verdict)
 		// Unresolvable keeps other PostFilter plugins from preempting while there are subsets to try.
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("no node in subset %q, going on to the next", d.Name()))
 	default:

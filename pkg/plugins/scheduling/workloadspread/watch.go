@@ -53,12 +53,7 @@ func (w *listeners) add(registration cache.ResourceEventHandlerRegistration, err
 
 // hasSynced is true once the ledger has seen every object of the informers' first lists.
 func (w *listeners) hasSynced() bool {
-	for _, synced := range w.synced {
-		if !synced() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(w.synced, func(synced cache.InformerSynced) bool { return !synced() })
 }
 
 // watch feeds the ledger from the scheduler's informers, and from an informer for spreads that it starts. From then on the scheduler's informers keep

@@ -209,7 +209,7 @@ func (w *world) refuse(pod *corev1.Pod, verdict memoEntry, nodes ...fwk.NodeInfo
 	}
 	next := w.book.apply(ledger.NoNodeFound{UID: pod.UID, Decision: d.Decision}).Next
 	if next == ledger.GoOn {
-		w.finder.remember(d.Policy, pod, d.Subset, verdict)
+		w.finder.keep(d.Policy, w.finder.keyOf(pod, d.Subset), verdict)
 	}
 	return next
 }
