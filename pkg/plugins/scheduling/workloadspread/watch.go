@@ -9,10 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -62,16 +61,18 @@ func (w *listeners) hasSynced() bool {
 func watch(ctx context.Context, b *book, factory informers.SharedInformerFactory, spreads cache.SharedIndexInformer, list listSpreads) (*listeners, error) {
 	w := &listeners{}
 	tell := func(event ledger.Event) { b.apply(event) }
-	apps, batch := factory.Apps().V1(), factory.Batch().V1()
 	errs := []error{
 		w.add(spreads.AddEventHandler(spreadEvents(b))),
 		w.add(factory.Core().V1().Nodes().Informer().AddEventHandler(nodeEvents(b))),
 		w.add(factory.Core().V1().Pods().Informer().AddEventHandler(podEvents(b))),
 	}
-	for kind, informer := range map[schema.GroupKind]cache.SharedIndexInformer{
-		deploymentKind: apps.Deployments().Informer(), replicaSetKind: apps.ReplicaSets().Informer(),
-		statefulSetKind: apps.StatefulSets().Informer(), jobKind: batch.Jobs().Informer(),
-	} {
+	for kind := range builtIn {
+		resource, _ := meta.UnsafeGuessKindToResource(kind.WithVersion("v1"))
+		generic, err := factory.ForResource(resource)
+		if err != nil {
+			return nil, fmt.Errorf("finding the informer of %s: %w", kind, err)
+		}
+		informer := generic.Informer()
 		errs = append(errs, informer.SetTransform(workload.Keep), w.add(informer.AddEventHandler(ownerEvents(tell, kind))))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -240,11 +241,5 @@ func podEvents(b *book) cache.ResourceEventHandler {
 	}, gone)
 }
 
-// The built-in kinds that the scheduler has informers for.
-var (
-	deploymentKind  = schema.GroupKind{Group: appsv1.GroupName, Kind: "Deployment"}
-	replicaSetKind  = schema.GroupKind{Group: appsv1.GroupName, Kind: "ReplicaSet"}
-	statefulSetKind = schema.GroupKind{Group: appsv1.GroupName, Kind: "StatefulSet"}
-	jobKind         = schema.GroupKind{Group: batchv1.GroupName, Kind: "Job"}
-	builtIn         = sets.New(deploymentKind, replicaSetKind, statefulSetKind, jobKind)
-)
+// builtIn are the kinds of owners that the scheduler has informers for.
+var builtIn = sets.KeySet(workload.Watched())

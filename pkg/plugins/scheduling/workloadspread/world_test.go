@@ -25,6 +25,11 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
+var (
+	deploymentKind = appsv1.SchemeGroupVersion.WithKind("Deployment").GroupKind()
+	replicaSetKind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind()
+)
+
 // world is the plugin with a cluster that the test controls.
 type world struct {
 	t testing.TB
