@@ -76,14 +76,13 @@ func (t *takeover) complete(ctx context.Context) error {
 		t.since = time.Time{}
 		return nil // nothing to count; the uncertain period passes meanwhile
 	}
-	var found int
 	first := t.lease.isFirst()
 	if first {
-		read, recorded, err := t.readBound(ctx, namespaces)
+		recorded, err := t.readBound(ctx, namespaces)
 		if err != nil {
 			return err
 		}
-		found, first = read, recorded == 0
+		first = recorded == 0
 		t.lease.confirmFirst(first)
 	}
 	if !first {
@@ -92,15 +91,13 @@ func (t *takeover) complete(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		read, _, err := t.readBound(ctx, namespaces)
-		if err != nil {
+		if _, err := t.readBound(ctx, namespaces); err != nil {
 			return err
 		}
-		found = read
 	}
 	t.done = true
 	takeOverSeconds.Set(t.clock.Since(t.since).Seconds())
-	klog.FromContext(ctx).V(2).Info("The ledger is complete", "namespaces", len(namespaces), "boundPods", found, "after", t.clock.Since(t.since))
+	klog.FromContext(ctx).V(2).Info("The ledger is complete", "namespaces", len(namespaces), "after", t.clock.Since(t.since))
 	return nil
 }
 
@@ -151,43 +148,35 @@ const (
 // readBound lists the pods of the namespaces that have a node, with a quorum read. It adds those whose node the ledger does not know. It lists only
 // metadata, because the ledger knows almost all pods from its watch. It also adds pods without a node whose gate the predecessor has opened, because they
 // can use one subset only. Recorded is how many pods Berth has bound.
-func (t *takeover) readBound(ctx context.Context, namespaces []string) (found, recorded int, err error) {
+func (t *takeover) readBound(ctx context.Context, namespaces []string) (recorded int, err error) {
 	t.book.apply(ledger.ListBegins{})
 	defer t.book.apply(ledger.ListEnds{})
 	wanted, lists := sets.New(namespaces...), namespaces
 	if len(namespaces) > manyNamespaces {
 		lists = []string{metav1.NamespaceAll}
 	}
-	mayBeNew := func(pod *metav1.PartialObjectMetadata) bool {
-		owner := workload.ControllerOf(pod)
-		return owner != nil && !workload.EndsChain(owner.Kind) && !query(t.book, func(l *ledger.Ledger) bool { return l.IsBound(pod.UID) })
-	}
 	for _, namespace := range lists {
 		if err := t.list(ctx, namespace, boundPods, func(pod *metav1.PartialObjectMetadata) error {
 			if !wanted.Has(pod.Namespace) {
 				return nil
 			}
-			found++
 			if record := subset.RecordIn(pod); record != nil && !record.Adopted {
 				recorded++
 			}
-			if !mayBeNew(pod) {
-				return nil
-			}
 			return t.read(ctx, pod)
 		}); err != nil {
-			return 0, 0, fmt.Errorf("counting the bound pods of namespace %q: %w", namespace, err)
+			return 0, fmt.Errorf("counting the bound pods of namespace %q: %w", namespace, err)
 		}
 		if err := t.list(ctx, namespace, pendingPods, func(pod *metav1.PartialObjectMetadata) error {
-			if _, picked := pod.Annotations[v1beta1.AdmittedAnnotation]; !picked || !wanted.Has(pod.Namespace) || !mayBeNew(pod) {
+			if _, picked := pod.Annotations[v1beta1.AdmittedAnnotation]; !picked || !wanted.Has(pod.Namespace) {
 				return nil
 			}
 			return t.read(ctx, pod)
 		}); err != nil {
-			return 0, 0, fmt.Errorf("reading the pending pods of namespace %q: %w", namespace, err)
+			return 0, fmt.Errorf("reading the pending pods of namespace %q: %w", namespace, err)
 		}
 	}
-	return found, recorded, nil
+	return recorded, nil
 }
 
 func (t *takeover) list(ctx context.Context, namespace, selector string, each func(*metav1.PartialObjectMetadata) error) error {
@@ -199,8 +188,12 @@ func (t *takeover) list(ctx context.Context, namespace, selector string, each fu
 	})
 }
 
-// read adds a listed pod, unless it is gone by now.
+// read adds a listed pod, unless no spread can divide it, the ledger knows its node, or it is gone by now.
 func (t *takeover) read(ctx context.Context, listed *metav1.PartialObjectMetadata) error {
+	if owner := workload.ControllerOf(listed); owner == nil || workload.EndsChain(owner.Kind) ||
+		query(t.book, func(l *ledger.Ledger) bool { return l.IsBound(listed.UID) }) {
+		return nil
+	}
 	pod, err := t.client.CoreV1().Pods(listed.Namespace).Get(ctx, listed.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && pod.UID != listed.UID {
 		return nil
