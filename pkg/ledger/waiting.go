@@ -322,14 +322,12 @@ func (ev ClusterChanged) apply(l *Ledger) {
 		clear(l.served)
 	}
 	w := e.list
-	if w != nil && !w.exhausted {
-		w = nil // it is tried in any case
-	}
-	if w != nil && l.served[w] || !e.isConcerned(ev) {
+	waits := w != nil && w.exhausted // else it is tried in any case
+	if waits && l.served[w] || !e.isConcerned(ev) {
 		return
 	}
 	l.effects.OK = true
-	if w != nil {
+	if waits {
 		l.served[w] = true
 		w.backoff = 0 // a change in the middle of the round leaves no trace, so the pod is tried again soon
 		l.startProbe(e)
