@@ -222,8 +222,6 @@ type session struct {
 
 	running sync.WaitGroup
 
-	// sets are the ReplicaSets of the cache.
-	sets toolscache.Store
 	// received is how many bytes the cache has been sent before it was complete, and objects how many it has.
 	received, objects atomic.Int64
 	complete          atomic.Bool
@@ -327,11 +325,7 @@ func (s *session) prepareCache(config *rest.Config) error {
 		}); err != nil {
 			return err
 		}
-		shared := informer.(toolscache.SharedIndexInformer)
-		if kind.Kind == "ReplicaSet" {
-			s.sets = shared.GetStore()
-		}
-		s.lists = append(s.lists, list{kind: kind, informer: shared})
+		s.lists = append(s.lists, list{kind: kind, informer: informer.(toolscache.SharedIndexInformer)})
 	}
 	for _, owned := range []client.Object{&corev1.Pod{}, &appsv1.ReplicaSet{}} {
 		if err := s.cache.IndexField(s.open, owned, OwnerIndex, ownerOf); err != nil {

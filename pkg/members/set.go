@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -236,20 +235,6 @@ func (s *Set) Cache(name string) (client.Reader, error) {
 		return nil, err
 	}
 	return reader{now}, nil
-}
-
-// ReplicaSet returns what the cache of a member has for a key, namespace/name. It is nil if the cache has none. It is shared, and must not be changed. A pass over hundreds of members
-// reads thousands of them, and Cache would copy each. The error is the same as that of Client.
-func (s *Set) ReplicaSet(name, key string) (*appsv1.ReplicaSet, error) {
-	now, err := s.session(name)
-	if err != nil {
-		return nil, err
-	}
-	object, exists, err := now.sets.GetByKey(key)
-	if err := (reader{now}).still(err); err != nil || !exists {
-		return nil, err
-	}
-	return object.(*appsv1.ReplicaSet), nil
 }
 
 func (s *Set) session(name string) (*session, error) {

@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -22,13 +23,6 @@ import (
 	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/sites"
 )
-
-// Members are the clusters.
-type Members interface {
-	apply.Members
-	// ReplicaSet is one that Cache has, by namespace/name, or nil. It is shared, and must not be changed.
-	ReplicaSet(name, key string) (*appsv1.ReplicaSet, error)
-}
 
 // from says where ReplicaSets and pods are read.
 type from string
@@ -147,12 +141,21 @@ func (r *reconciler) silent(ctx context.Context, l *local, err error) {
 
 // read is what a cluster has. The pods of a settled ReplicaSet are read only from theServers.
 func (r *reconciler) read(ctx context.Context, cluster string, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) seen {
-	set, err := r.setIn(ctx, cluster, client.ObjectKeyFromObject(frs), from)
-	if err != nil {
-		return seen{err: fmt.Errorf("reading the ReplicaSet: %w", err)}
+	var in client.Reader
+	var err error
+	if from == theCaches {
+		in, err = r.members.Cache(cluster)
+	} else {
+		in, err = r.members.Client(cluster)
 	}
-	if set == nil {
+	if err != nil {
+		return seen{err: err}
+	}
+	set := &appsv1.ReplicaSet{}
+	if err := in.Get(ctx, client.ObjectKeyFromObject(frs), set, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) {
 		return seen{}
+	} else if err != nil {
+		return seen{err: fmt.Errorf("reading the ReplicaSet: %w", err)}
 	}
 	if !isOurs(&set.ObjectMeta, frs.UID) && !isAdoptable(set, policy) {
 		return seen{taken: true}
@@ -160,49 +163,27 @@ func (r *reconciler) read(ctx context.Context, cluster string, frs *v1alpha1.Fed
 	if from != theServers && isSettled(set) {
 		return seen{set: &set.ObjectMeta, brief: true, local: &model.Local{Replicas: replicasOf(set), Pods: settledPods(replicasOf(set))}}
 	}
-	pods, err := r.podsIn(ctx, cluster, frs, from)
+	pods, err := podsIn(ctx, in, frs, from)
 	if err != nil {
 		return seen{err: fmt.Errorf("listing pods: %w", err)}
 	}
 	return seen{set: &set.ObjectMeta, local: r.localOf(set, pods)}
 }
 
-// setIn is the ReplicaSet in a cluster, or nil. It may be shared.
-func (r *reconciler) setIn(ctx context.Context, cluster string, key client.ObjectKey, from from) (*appsv1.ReplicaSet, error) {
-	if from == theCaches {
-		return r.members.ReplicaSet(cluster, key.String())
-	}
-	server, err := r.members.Client(cluster)
-	if err != nil {
-		return nil, err
-	}
-	set := &appsv1.ReplicaSet{}
-	if err := server.Get(ctx, key, set); err != nil {
-		return nil, client.IgnoreNotFound(err)
-	}
-	return set, nil
-}
-
 // podsIn are the pods in a cluster that may be those of the ReplicaSet. They may be shared.
-func (r *reconciler) podsIn(ctx context.Context, cluster string, frs *v1alpha1.FederatedReplicaSet, from from) ([]corev1.Pod, error) {
-	var pods corev1.PodList
+func podsIn(ctx context.Context, in client.Reader, frs *v1alpha1.FederatedReplicaSet, from from) ([]corev1.Pod, error) {
+	options := []client.ListOption{client.InNamespace(frs.Namespace), client.UnsafeDisableDeepCopy}
 	if from == theCaches {
-		cache, err := r.members.Cache(cluster)
+		options = append(options, client.MatchingFields{members.OwnerIndex: frs.Name})
+	} else {
+		selector, err := metav1.LabelSelectorAsSelector(frs.Spec.Selector)
 		if err != nil {
 			return nil, err
 		}
-		err = cache.List(ctx, &pods, client.InNamespace(frs.Namespace), client.MatchingFields{members.OwnerIndex: frs.Name}, client.UnsafeDisableDeepCopy)
-		return pods.Items, err
+		options = append(options, client.MatchingLabelsSelector{Selector: selector})
 	}
-	server, err := r.members.Client(cluster)
-	if err != nil {
-		return nil, err
-	}
-	selector, err := metav1.LabelSelectorAsSelector(frs.Spec.Selector)
-	if err != nil {
-		return nil, err
-	}
-	err = server.List(ctx, &pods, client.InNamespace(frs.Namespace), client.MatchingLabelsSelector{Selector: selector})
+	var pods corev1.PodList
+	err := in.List(ctx, &pods, options...)
 	return pods.Items, err
 }
 

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/yaml"
 
+	"github.com/berth-project/berth/pkg/controller/apply"
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/members"
@@ -51,19 +52,12 @@ type fleetMember struct {
 	sets, pods toolscache.Indexer
 }
 
-var _ Members = &fleet{}
+var _ apply.Members = &fleet{}
 
 func (f *fleet) Known(context.Context) bool                { return true }
 func (f *fleet) List() []members.Status                    { return f.list }
 func (f *fleet) Client(name string) (client.Client, error) { return f.clusters[name], nil }
 func (f *fleet) Cache(name string) (client.Reader, error)  { return f.clusters[name].cache, nil }
-func (f *fleet) ReplicaSet(name, key string) (*appsv1.ReplicaSet, error) {
-	object, exists, err := f.clusters[name].sets.GetByKey(key)
-	if err != nil || !exists {
-		return nil, err
-	}
-	return object.(*appsv1.ReplicaSet), nil
-}
 
 // fleetHub is the API server of the hub, and its cache. Methods that are not here are not used.
 type fleetHub struct {

@@ -31,7 +31,7 @@ type reconciler struct {
 	// client reads from the cache of the hub, and writes. live reads from its API server.
 	client  client.Client
 	live    client.Reader
-	members Members
+	members apply.Members
 	events  events.EventRecorder
 	clock   clock.PassiveClock
 	// measures are what metrics say.

@@ -62,7 +62,7 @@ type cluster struct {
 	cordon members.Cordon
 }
 
-var _ Members = &world{}
+var _ apply.Members = &world{}
 
 func (w *world) Known(context.Context) bool {
 	return !slices.ContainsFunc(w.clusters, func(c *cluster) bool { return c.unheard })
@@ -98,19 +98,6 @@ func (w *world) Cache(name string) (client.Reader, error) {
 		return nil, err
 	}
 	return labelled{w.cluster(name).api}, nil
-}
-
-func (w *world) ReplicaSet(name, key string) (*appsv1.ReplicaSet, error) {
-	c, err := w.Cache(name)
-	if err != nil {
-		return nil, err
-	}
-	namespace, name, _ := strings.Cut(key, "/")
-	set := &appsv1.ReplicaSet{}
-	if err := c.Get(w.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, set); err != nil {
-		return nil, client.IgnoreNotFound(err)
-	}
-	return set, nil
 }
 
 // labelled is the cache of a cluster: it has the ReplicaSets of a hub, and no others.
