@@ -1,22 +1,23 @@
 package members
 
 import (
+	"cmp"
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/cert"
 	inventory "sigs.k8s.io/cluster-inventory-api/apis/v1alpha1"
 	"sigs.k8s.io/cluster-inventory-api/pkg/access"
 )
@@ -101,43 +102,28 @@ func expiryOf(config *rest.Config) time.Time {
 			return time.Unix(content.Expires, 0)
 		}
 	}
-	if block, _ := pem.Decode(config.CertData); block != nil {
-		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil {
-			return certificate.NotAfter
-		}
+	if certificates, err := cert.ParseCertsPEM(config.CertData); err == nil {
+		return certificates[0].NotAfter
 	}
 	return time.Time{}
 }
 
-// notData names the fields that are set and are no data, or returns "".
+// dataFields are the fields of a cluster and a user that hold data. One that a later client-go adds is none of them, until somebody has said that it is.
+var dataFields = sets.New("LocationOfOrigin", "Server", "TLSServerName", "InsecureSkipTLSVerify", "CertificateAuthorityData", "ProxyURL", "DisableCompression", "Extensions",
+	"ClientCertificateData", "ClientKeyData", "Token", "Impersonate", "ImpersonateUID", "ImpersonateGroups", "ImpersonateUserExtra", "Username", "Password")
+
+// notData names the fields that are set and are no data, as in a kubeconfig, or returns "".
 func notData(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) string {
 	var refused []string
-	for _, field := range []struct {
-		name string
-		set  bool
-	}{
-		{"exec", user.Exec != nil}, {"auth-provider", user.AuthProvider != nil}, {"tokenFile", user.TokenFile != ""},
-		{"client-certificate", user.ClientCertificate != ""}, {"client-key", user.ClientKey != ""},
-		{"certificate-authority", cluster.CertificateAuthority != ""},
-	} {
-		if field.set {
-			refused = append(refused, field.name)
+	for _, part := range []reflect.Value{reflect.ValueOf(*cluster), reflect.ValueOf(*user)} {
+		for i := range part.NumField() {
+			field := part.Type().Field(i)
+			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); !dataFields.Has(field.Name) && !part.Field(i).IsZero() {
+				refused = append(refused, cmp.Or(name, field.Name))
+			}
 		}
 	}
-	if refused != nil {
-		return strings.Join(refused, " and ")
-	}
-	rest, none := *cluster, map[string]runtime.Object{}
-	rest.LocationOfOrigin, rest.Server, rest.TLSServerName, rest.InsecureSkipTLSVerify = "", "", "", false
-	rest.CertificateAuthorityData, rest.ProxyURL, rest.DisableCompression, rest.Extensions = nil, "", false, none
-	restOfUser := *user
-	restOfUser.LocationOfOrigin, restOfUser.ClientCertificateData, restOfUser.ClientKeyData, restOfUser.Token = "", nil, nil, ""
-	restOfUser.Impersonate, restOfUser.ImpersonateUID, restOfUser.ImpersonateGroups, restOfUser.ImpersonateUserExtra = "", "", nil, nil
-	restOfUser.Username, restOfUser.Password, restOfUser.Extensions = "", "", none
-	if !reflect.DeepEqual(rest, clientcmdapi.Cluster{Extensions: none}) || !reflect.DeepEqual(restOfUser, clientcmdapi.AuthInfo{Extensions: none}) {
-		return "a field that this version does not know"
-	}
-	return ""
+	return strings.Join(refused, " and ")
 }
 
 // fromProviders returns how to connect by an access provider of the profile, with a command that the hub's operator has configured. The profile chooses
@@ -146,27 +132,15 @@ func fromProviders(providers *access.Config, profile *inventory.ClusterProfile) 
 	if providers == nil || len(providers.Providers) == 0 {
 		return nil, badCredentials("annotate the ClusterProfile with %s=NAME, where Secret NAME has a kubeconfig, or start the hub with --clusterprofile-provider-file", SecretAnnotation)
 	}
-	own, err := copyOf(providers) // BuildConfigFromCP appends to the arguments of the configuration that it is given
-	if err != nil {
-		return nil, badCredentials("the file of --clusterprofile-provider-file cannot be used: %w", err)
+	own := slices.Clone(providers.Providers)
+	for i := range own { // BuildConfigFromCP appends to the arguments of the configuration that it is given
+		own[i].ExecConfig = own[i].ExecConfig.DeepCopy()
 	}
-	config, err := own.BuildConfigFromCP(profile)
+	config, err := access.New(own).BuildConfigFromCP(profile)
 	if err != nil {
 		return nil, badCredentials("status.accessProviders of the ClusterProfile and --clusterprofile-provider-file do not fit each other: %w", err)
 	}
 	return config, nil
-}
-
-func copyOf(providers *access.Config) (*access.Config, error) {
-	all := make([]access.Provider, len(providers.Providers))
-	for i, provider := range providers.Providers {
-		if provider.ExecConfig == nil {
-			return nil, fmt.Errorf("provider %q has no execConfig", provider.Name)
-		}
-		all[i] = provider
-		all[i].ExecConfig = provider.ExecConfig.DeepCopy()
-	}
-	return access.New(all), nil
 }
 
 // fingerprintOf takes what a connection depends on.

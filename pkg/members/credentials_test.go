@@ -118,7 +118,7 @@ func TestAProfileChoosesAmongTheCommandsOfTheHub(t *testing.T) {
 	}{
 		"a provider that the hub does not have": {providers, profile("other"), "do not fit each other"},
 		"a hub without providers":               {nil, profile("cloud"), SecretAnnotation},
-		"a provider without a command":          {access.New([]access.Provider{{Name: "cloud"}}), profile("cloud"), "has no execConfig"},
+		"a provider without a command":          {access.New([]access.Provider{{Name: "cloud"}}), profile("cloud"), "no exec config found"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := fromProviders(tc.providers, tc.profile)
