@@ -2,9 +2,7 @@ package federation
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"reflect"
@@ -13,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -20,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
@@ -51,7 +51,7 @@ func Compile(frs *v1alpha1.FederatedReplicaSet) (*Policy, field.ErrorList) {
 	template, templateErrs := compileTemplate(spec.Template, path.Child("template"))
 	preferences, at, preferenceErrs := preferencesOf(frs)
 	errs = slices.Concat(errs, selectorErrs, templateErrs, preferenceErrs)
-	if selector != nil && template != nil && !selector.Matches(labelsOf(template)) {
+	if set, _, _ := unstructured.NestedStringMap(template, "metadata", "labels"); selector != nil && template != nil && !selector.Matches(labels.Set(set)) {
 		errs = append(errs, field.Invalid(path.Child("template", "metadata", "labels"), field.OmitValueType{},
 			fmt.Sprintf("must match spec.selector (%s); add the labels that it asks for", selector)))
 	}
@@ -94,16 +94,6 @@ func compileTemplate(extension *runtime.RawExtension, path *field.Path) (map[str
 	return template, nil
 }
 
-func labelsOf(template map[string]any) labels.Set {
-	metadata, _ := template["metadata"].(map[string]any)
-	all, _ := metadata["labels"].(map[string]any)
-	set := labels.Set{}
-	for key, value := range all {
-		set[key], _ = value.(string)
-	}
-	return set
-}
-
 // preferencesOf are those of the spec or of the annotation, with their path.
 func preferencesOf(frs *v1alpha1.FederatedReplicaSet) (v1alpha1.Preferences, *field.Path, field.ErrorList) {
 	inSpec := field.NewPath("spec", "preferences")
@@ -116,15 +106,7 @@ func preferencesOf(frs *v1alpha1.FederatedReplicaSet) (v1alpha1.Preferences, *fi
 		return *frs.Spec.Preferences, inSpec, field.ErrorList{field.Forbidden(path, "spec.preferences is given too; keep one of them")}
 	}
 	var preferences v1alpha1.Preferences
-	decoder := json.NewDecoder(bytes.NewBufferString(text))
-	decoder.DisallowUnknownFields()
-	err := decoder.Decode(&preferences)
-	if err == nil {
-		if _, end := decoder.Token(); end != io.EOF {
-			err = fmt.Errorf("text after the object")
-		}
-	}
-	if err != nil {
+	if err := yaml.UnmarshalStrict([]byte(text), &preferences); err != nil {
 		return v1alpha1.Preferences{}, path, field.ErrorList{field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("must be preferences as JSON: %v", err))}
 	}
 	return preferences, path, nil
@@ -173,11 +155,8 @@ func compilePace(p *Policy, pace *v1alpha1.Pace, path *field.Path) field.ErrorLi
 			continue
 		}
 		*seconds.into = time.Duration(*seconds.value) * time.Second
-		switch {
-		case *seconds.value < 0:
-			errs = append(errs, field.Invalid(path.Child(seconds.name), *seconds.value, "must be at least 0"))
-		case *seconds.value < seconds.least:
-			errs = append(errs, field.Invalid(path.Child(seconds.name), *seconds.value, "must be at least 1"))
+		if *seconds.value < seconds.least {
+			errs = append(errs, field.Invalid(path.Child(seconds.name), *seconds.value, fmt.Sprintf("must be at least %d", seconds.least)))
 		}
 	}
 	return errs

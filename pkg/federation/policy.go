@@ -1,12 +1,10 @@
 package federation
 
 import (
-	"iter"
-	"maps"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 )
@@ -50,11 +48,6 @@ func (p *Policy) BoundsOf(cluster string) (Bounds, bool) {
 }
 
 // Unknown are the names in the preferences that none of the clusters has, in their order.
-func (p *Policy) Unknown(clusters iter.Seq[string]) []string {
-	unknown := maps.Clone(p.Clusters)
-	delete(unknown, v1alpha1.AnyCluster)
-	for name := range clusters {
-		delete(unknown, name)
-	}
-	return slices.Sorted(maps.Keys(unknown))
+func (p *Policy) Unknown(clusters ...string) []string {
+	return sets.List(sets.KeySet(p.Clusters).Delete(v1alpha1.AnyCluster).Delete(clusters...))
 }

@@ -25,13 +25,11 @@ func (r *round) result() Plan {
 		plan.Clusters = append(plan.Clusters, w)
 	}
 	slices.SortStableFunc(plan.Clusters, func(a, b Wanted) int { return cmp.Compare(direction(&a), direction(&b)) })
-	plan.Unknown = r.Unknown(func(yield func(string) bool) {
-		for i := range r.Members {
-			if !yield(r.Members[i].Name) {
-				return
-			}
-		}
-	})
+	names := make([]string, len(r.Members))
+	for i := range r.Members {
+		names[i] = r.Members[i].Name
+	}
+	plan.Unknown = r.Unknown(names...)
 	plan.Status = r.status(plan.Unknown)
 	return plan
 }

@@ -3,7 +3,6 @@ package webhook
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -36,7 +35,7 @@ func federatedReviews(members func(context.Context) ([]string, error)) endpoint.
 				klog.FromContext(ctx).Error(err, "Not warning of names in preferences that no cluster has")
 			}
 			if len(names) > 0 {
-				if unknown := policy.Unknown(slices.Values(names)); len(unknown) > 0 {
+				if unknown := policy.Unknown(names...); len(unknown) > 0 {
 					warnings = append(warnings, fmt.Sprintf("preferences: no cluster has the name %s; correct or remove it, or register the cluster", strings.Join(unknown, ", ")))
 				}
 			}
