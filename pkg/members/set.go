@@ -1,7 +1,9 @@
 package members
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -64,21 +66,14 @@ type Options struct {
 
 func (o *Options) complete(scheme *runtime.Scheme) {
 	o.scheme = scheme
-	setDefault(&o.Namespace, DefaultNamespace)
-	setDefault(&o.ProbeInterval, 10*time.Second)
-	setDefault(&o.ProbeTimeout, 5*time.Second)
-	setDefault(&o.RequestTimeout, 10*time.Second)
-	setDefault(&o.SyncTimeout, time.Minute)
-	setDefault(&o.StaleAfter, 3*time.Minute)
-	setDefault(&o.ShortestPause, time.Second)
-	setDefault(&o.LongestPause, 30*time.Second)
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
+	o.Namespace = cmp.Or(o.Namespace, DefaultNamespace)
+	o.ProbeInterval = cmp.Or(o.ProbeInterval, 10*time.Second)
+	o.ProbeTimeout = cmp.Or(o.ProbeTimeout, 5*time.Second)
+	o.RequestTimeout = cmp.Or(o.RequestTimeout, 10*time.Second)
+	o.SyncTimeout = cmp.Or(o.SyncTimeout, time.Minute)
+	o.StaleAfter = cmp.Or(o.StaleAfter, 3*time.Minute)
+	o.ShortestPause = cmp.Or(o.ShortestPause, time.Second)
+	o.LongestPause = cmp.Or(o.LongestPause, 30*time.Second)
 }
 
 // Change says that something has changed in a member.
@@ -116,10 +111,8 @@ var (
 func Setup(mgr ctrl.Manager, options Options) (*Set, error) {
 	options.complete(mgr.GetScheme())
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{inventory.AddToScheme, corev1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, err
-		}
+	if err := errors.Join(inventory.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
+		return nil, err
 	}
 	// The manager's cache would read the Secrets of all namespaces.
 	hub, err := cache.New(mgr.GetConfig(), cache.Options{
@@ -130,10 +123,8 @@ func Setup(mgr ctrl.Manager, options Options) (*Set, error) {
 		return nil, err
 	}
 	s := &Set{options: options, hub: hub, live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("berth-united"), started: make(chan struct{}), links: map[string]*link{}, claims: claims{}}
-	for _, runnable := range []manager.Runnable{manager.RunnableFunc(hub.Start), s} {
-		if err := mgr.Add(runnable); err != nil {
-			return nil, err
-		}
+	if err := errors.Join(mgr.Add(manager.RunnableFunc(hub.Start)), mgr.Add(s)); err != nil {
+		return nil, err
 	}
 	return s, ctrl.NewControllerManagedBy(mgr).Named("members").
 		WatchesRawSource(source.Kind(hub, &inventory.ClusterProfile{}, &handler.TypedEnqueueRequestForObject[*inventory.ClusterProfile]{})).
@@ -260,24 +251,20 @@ func (s *Set) link(name string) *link {
 func (s *Set) Source(requests func(Change) []reconcile.Request, delay time.Duration) source.Source {
 	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		var heard noise
-		s.subscribe(func(change Change) {
+		sink := func(change Change) {
 			for _, request := range requests(change) {
 				queue.AddAfter(request, heard.after(Errand{request.NamespacedName, change.Member}, delay, time.Now()))
 			}
-		})
+		}
+		s.mu.Lock()
+		s.sinks = append(s.sinks, sink)
+		known := slices.Collect(maps.Keys(s.links))
+		s.mu.Unlock()
+		for _, member := range known { // what it missed
+			sink(Change{Member: member})
+		}
 		return nil
 	})
-}
-
-// subscribe adds a function that is called with every change. It must not block.
-func (s *Set) subscribe(sink func(Change)) {
-	s.mu.Lock()
-	s.sinks = append(s.sinks, sink)
-	known := slices.Collect(maps.Keys(s.links))
-	s.mu.Unlock()
-	for _, member := range known { // what it missed
-		sink(Change{Member: member})
-	}
 }
 
 func (s *Set) publish(change Change) {
