@@ -3,6 +3,7 @@ package frame
 import (
 	"context"
 	"fmt"
+	"unique"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -55,7 +56,7 @@ func KeepOfPod(obj any) (any, error) {
 	}
 	kept := &corev1.Pod{
 		ObjectMeta: pod.ObjectMeta,
-		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, SchedulerName: schedulerOf(pod)},
+		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, SchedulerName: unique.Make(pod.Spec.SchedulerName).Value()}, // the names are few, and pods share them
 		Status:     corev1.PodStatus{Phase: pod.Status.Phase},
 	}
 	kept.ManagedFields = nil
@@ -73,16 +74,6 @@ func KeepOfPod(obj any) (any, error) {
 		}
 	}
 	return kept, nil
-}
-
-// schedulerOf is the scheduler that the pod's spec names. The usual names are shared strings, to save memory.
-func schedulerOf(pod *corev1.Pod) string {
-	for _, usual := range []string{v1beta1.SchedulerName, corev1.DefaultSchedulerName} {
-		if pod.Spec.SchedulerName == usual {
-			return usual
-		}
-	}
-	return pod.Spec.SchedulerName
 }
 
 func keepOfNode(obj any) (any, error) {
