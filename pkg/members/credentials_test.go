@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
+	"k8s.io/client-go/tools/events"
 	inventory "sigs.k8s.io/cluster-inventory-api/apis/v1alpha1"
 	"sigs.k8s.io/cluster-inventory-api/pkg/access"
 
@@ -135,11 +136,11 @@ func TestTheHubWarnsOnceOfAMemberThatProvesNothing(t *testing.T) {
 	for config, want := range map[*rest.Config]int{
 		{Host: "https://m"}: 0, {Host: "http://m"}: 1, {Host: "https://m", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}: 1,
 	} {
-		warnings := 0
-		l := &link{config: config, warn: func(string, string) { warnings++ }}
+		recorder := events.NewFakeRecorder(2)
+		l := &link{config: config, set: &Set{events: recorder}}
 		l.warnOfTrust()
 		l.warnOfTrust()
-		if warnings != want {
+		if warnings := len(recorder.Events); warnings != want {
 			t.Errorf("%+v: %d warnings, want %d", config, warnings, want)
 		}
 	}
@@ -161,12 +162,12 @@ func TestTheHubWarnsOnceBeforeCredentialsEnd(t *testing.T) {
 		"its claims are broken": {"a.!.c", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var warnings []string
-			l := &link{status: Status{Name: "m", Expires: expiryOf(&rest.Config{BearerToken: tc.token})}, warn: func(_, message string) { warnings = append(warnings, message) }}
+			recorder := events.NewFakeRecorder(2)
+			l := &link{status: Status{Name: "m", Expires: expiryOf(&rest.Config{BearerToken: tc.token})}, set: &Set{events: recorder}}
 			l.warnOfExpiry()
 			l.warnOfExpiry()
-			if len(warnings) != tc.warnings {
-				t.Errorf("got %v", warnings)
+			if got := len(recorder.Events); got != tc.warnings {
+				t.Errorf("%d warnings", got)
 			}
 		})
 	}

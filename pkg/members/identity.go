@@ -7,28 +7,22 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	inventory "sigs.k8s.io/cluster-inventory-api/apis/v1alpha1"
 )
 
-// profileAge orders ClusterProfiles by age.
-type profileAge struct {
-	created time.Time
-	name    string
-}
-
-func (a profileAge) isOlderThan(b profileAge) bool {
-	return cmp.Or(a.created.Compare(b.created), strings.Compare(a.name, b.name)) < 0
+// isOlder orders ClusterProfiles by age.
+func isOlder(a, b *inventory.ClusterProfile) bool {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name)) < 0
 }
 
 // claims are the clusters that members are. A cluster with two ClusterProfiles would get twice its share.
 type claims map[*link]claim
 
 type claim struct {
-	identity, anchor types.UID
-	by               profileAge
+	identity types.UID
 	// broken is that of the session, whose cache must not be kept for it.
 	broken chan<- error
 }
@@ -37,8 +31,6 @@ type claim struct {
 // proves nothing, because a member says what it likes.
 func anchorOf(config *rest.Config) types.UID {
 	switch {
-	case config == nil:
-		return ""
 	case len(config.CAData) > 0 && !config.Insecure:
 		return types.UID(fmt.Sprintf("%.8x", sha256.Sum256(config.CAData)))
 	default:
@@ -48,33 +40,31 @@ func anchorOf(config *rest.Config) types.UID {
 
 // claim says which cluster the member of a link is. It is an error if an older member is that cluster, even if that member is not ready now. A younger one that is connected is cut off, if both have the
 // same anchor. Otherwise nobody knows which of them is right, and the one that came first stays. A link without a claim has not been connected yet, or is not a member's any more.
-func (s *Set) claim(l *link, by profileAge) func(*session, types.UID) error {
-	anchor := anchorOf(l.config)
-	return func(session *session, identity types.UID) error {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.links[by.name] != l {
-			return context.Canceled // the link is not the member's any more
-		}
-		own, again := s.claims[l]
-		again = again && own.identity == identity
-		s.claims[l] = claim{identity, anchor, by, session.broken}
-		for other, theirs := range s.claims {
-			switch {
-			case other == l || theirs.identity != identity:
-			case theirs.anchor != anchor:
-				if !again {
-					delete(s.claims, l)
-					return duplicateOf(theirs.by.name)
-				}
-			case theirs.by.isOlderThan(by):
-				return duplicateOf(theirs.by.name)
-			default:
-				breakOff(theirs.broken, duplicateOf(by.name))
-			}
-		}
-		return nil
+func (l *link) claim(session *session, identity types.UID) error {
+	s := l.set
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.links[l.profile.Name] != l {
+		return context.Canceled // the link is not the member's any more
 	}
+	own, again := s.claims[l]
+	again = again && own.identity == identity
+	s.claims[l] = claim{identity, session.broken}
+	for other, theirs := range s.claims {
+		switch {
+		case other == l || theirs.identity != identity:
+		case anchorOf(other.config) != anchorOf(l.config):
+			if !again {
+				delete(s.claims, l)
+				return duplicateOf(other.profile.Name)
+			}
+		case isOlder(other.profile, l.profile):
+			return duplicateOf(other.profile.Name)
+		default:
+			breakOff(theirs.broken, duplicateOf(l.profile.Name))
+		}
+	}
+	return nil
 }
 
 func duplicateOf(member string) error { return &problem{Duplicate, errors.New("member " + member)} }

@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -57,20 +56,18 @@ func knownKinds() meta.RESTMapper {
 
 // link is one member with one set of credentials. If the credentials change, another link takes its place.
 type link struct {
-	options *Options
-	// config is nil if there are no usable credentials.
-	config *rest.Config
-	of     fingerprint
+	set *Set
+	// profile is what the hub has of the member when the link begins.
+	profile *inventory.ClusterProfile
+	// config is nil if there are no usable credentials. Then invalid says why.
+	config  *rest.Config
+	invalid error
+	of      fingerprint
 	// previous is the link whose place this one takes, or nil.
 	previous *link
-	// claim refuses a session with a cluster that an older member is. Nil in tests.
-	claim func(s *session, identity types.UID) error
-	// changed is called with every change of the state, and with changes in the member while it is ready. It must not block.
-	changed func(Status, Change)
 
-	// warn tells the operator of the hub. Once it has told that the credentials end within expiryNotice, warned is true, and distrusted once it has told that nothing proves who the member is. Only the link's
-	// goroutine uses them.
-	warn               func(reason, message string)
+	// Once the operator of the hub was told that the credentials end within expiryNotice, warned is true, and distrusted once it was told that nothing proves who the member is. Only the link's goroutine
+	// uses them.
 	warned, distrusted bool
 
 	cancel context.CancelFunc
@@ -92,7 +89,7 @@ func (l *link) run(ctx context.Context) {
 	for {
 		began := time.Now()
 		l.attempt(ctx)
-		if time.Since(began) > l.options.LongestPause {
+		if time.Since(began) > l.set.options.LongestPause {
 			backoff = l.backoff()
 		}
 		select {
@@ -104,7 +101,7 @@ func (l *link) run(ctx context.Context) {
 }
 
 func (l *link) backoff() *wait.Backoff {
-	return &wait.Backoff{Duration: l.options.ShortestPause, Factor: 2, Jitter: 0.2, Steps: 1 << 30, Cap: l.options.LongestPause}
+	return &wait.Backoff{Duration: l.set.options.ShortestPause, Factor: 2, Jitter: 0.2, Steps: 1 << 30, Cap: l.set.options.LongestPause}
 }
 
 // attempt connects, and returns when the connection cannot be used, or not any more. Nothing of it is left then.
@@ -114,10 +111,8 @@ func (l *link) attempt(ctx context.Context) {
 	if err == nil {
 		err = s.run()
 	}
-	if ctx.Err() == nil {
+	if ctx.Err() == nil { // otherwise it is not the member's link any more
 		l.fail(err)
-	} else {
-		l.leave()
 	}
 	cancel()
 	if s != nil {
@@ -130,9 +125,18 @@ func (l *link) arrive(s *session, version string) {
 	l.mu.Lock()
 	l.now = s
 	l.status.State, l.status.Since, l.status.Version, l.status.Message = Ready, time.Now(), version, ""
-	status := l.status
 	l.mu.Unlock()
-	l.changed(status, Change{Member: status.Name})
+	l.tell(corev1.EventTypeNormal, Ready, "the hub is connected, Kubernetes "+version)
+}
+
+// tell tells everybody of a new state. An event of the member's ClusterProfile shows it.
+func (l *link) tell(eventType string, state State, message string) {
+	l.event(eventType, string(state), message)
+	l.set.publish(Change{Member: l.status.Name})
+}
+
+func (l *link) event(eventType, reason, message string) {
+	l.set.events.Eventf(l.profile, nil, eventType, reason, "Connect", "%s", message)
 }
 
 // fail records why the member is not ready. From here on nobody reads its cache.
@@ -151,17 +155,7 @@ func (l *link) fail(err error) {
 	status := l.status
 	l.mu.Unlock()
 	if before.State != status.State {
-		l.changed(status, Change{Member: status.Name})
-	}
-}
-
-// leave ends the use of a link that is not the member's any more.
-func (l *link) leave() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.now = nil
-	if l.status.State == Ready {
-		l.status.State, l.status.Since = Connecting, time.Now()
+		l.tell(corev1.EventTypeWarning, status.State, status.Message)
 	}
 }
 
@@ -175,7 +169,7 @@ func (l *link) warnOfExpiry() {
 		return
 	}
 	l.warned = true
-	l.warn("CredentialsEnd", fmt.Sprintf("the credentials for member %s end at %s: renew them before", status.Name, status.Expires.UTC().Format(time.RFC3339)))
+	l.event(corev1.EventTypeWarning, "CredentialsEnd", fmt.Sprintf("the credentials for member %s end at %s: renew them before", status.Name, status.Expires.UTC().Format(time.RFC3339)))
 }
 
 // warnOfTrust warns once if the hub cannot tell the member from somebody else in the network.
@@ -185,7 +179,7 @@ func (l *link) warnOfTrust() {
 	}
 	l.distrusted = true
 	status, _ := l.get()
-	l.warn("Insecure", fmt.Sprintf("nothing proves that %s is member %s, and others may read what the hub sends: use https with certificate-authority-data, without insecure-skip-tls-verify", l.config.Host, status.Name))
+	l.event(corev1.EventTypeWarning, "Insecure", fmt.Sprintf("nothing proves that %s is member %s, and others may read what the hub sends: use https with certificate-authority-data, without insecure-skip-tls-verify", l.config.Host, status.Name))
 }
 
 // label takes the labels and the cordon of the member's ClusterProfile. It is false if they have not changed.
@@ -243,11 +237,14 @@ type list struct {
 
 // open prepares a session. It sends no request.
 func open(ctx context.Context, l *link) (*session, error) {
+	if l.invalid != nil {
+		return nil, l.invalid
+	}
 	s := &session{link: l, open: ctx, broken: make(chan error, 1)}
 	config := rest.CopyConfig(l.config)
 	config.UserAgent = "berth-united/federation"
 	config.QPS = -1 // the cache and the probes must not wait behind the writes of a busy caller
-	s.conns = connrotation.NewDialer((&net.Dialer{Timeout: l.options.ProbeTimeout, KeepAlive: 15 * time.Second}).DialContext)
+	s.conns = connrotation.NewDialer((&net.Dialer{Timeout: l.set.options.ProbeTimeout, KeepAlive: 15 * time.Second}).DialContext)
 	config.Dial = s.conns.DialContext
 	if config.Proxy == nil {
 		// This is the default. client-go keeps a transport for ever, unless a proxy is set.
@@ -260,14 +257,14 @@ func open(ctx context.Context, l *link) (*session, error) {
 	s.http.Transport = &gate{inner: s.http.Transport, open: ctx}
 	s.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // a member must not make the hub call others, with its token
 	quick, bounded := *s.http, *s.http                                                                   // the cache's own requests last as long as its watches
-	quick.Timeout, bounded.Timeout = l.options.ProbeTimeout, l.options.RequestTimeout
+	quick.Timeout, bounded.Timeout = l.set.options.ProbeTimeout, l.set.options.RequestTimeout
 	quick.Transport, bounded.Transport = &limit{s.http.Transport, longestProbe}, &limit{s.http.Transport, longestAnswer}
 	s.http.Transport = &meter{s.http.Transport, s}
 
 	if s.reached, err = discovery.NewDiscoveryClientForConfigAndClient(config, &quick); err != nil {
 		return nil, err
 	}
-	if s.asking, err = client.New(config, client.Options{HTTPClient: &quick, Scheme: l.options.scheme, Mapper: knownKinds()}); err != nil {
+	if s.asking, err = client.New(config, client.Options{HTTPClient: &quick, Scheme: l.set.options.scheme, Mapper: knownKinds()}); err != nil {
 		return nil, err
 	}
 	limited := rest.CopyConfig(config)
@@ -277,7 +274,7 @@ func open(ctx context.Context, l *link) (*session, error) {
 		return nil, err
 	}
 	mapper := meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{knownKinds(), others}}
-	if s.live, err = client.New(limited, client.Options{HTTPClient: &bounded, Scheme: l.options.scheme, Mapper: mapper}); err != nil {
+	if s.live, err = client.New(limited, client.Options{HTTPClient: &bounded, Scheme: l.set.options.scheme, Mapper: mapper}); err != nil {
 		return nil, err
 	}
 	if err := s.prepareCache(config); err != nil {
@@ -293,7 +290,7 @@ func (s *session) prepareCache(config *rest.Config) error {
 		return err
 	}
 	s.cache, err = cache.New(config, cache.Options{
-		HTTPClient: s.http, Scheme: l.options.scheme, Mapper: knownKinds(), ReaderFailOnMissingInformer: true, DefaultLabelSelector: ofHub,
+		HTTPClient: s.http, Scheme: l.set.options.scheme, Mapper: knownKinds(), ReaderFailOnMissingInformer: true, DefaultLabelSelector: ofHub,
 		DefaultTransform:         trim,
 		DefaultWatchErrorHandler: s.watchFailed,
 	})
@@ -304,7 +301,7 @@ func (s *session) prepareCache(config *rest.Config) error {
 		if change, ok := about(object); ok {
 			if status, now := l.get(); now == s { // until then nothing is complete, and arrive tells everybody
 				change.Member = status.Name
-				l.changed(status, change)
+				l.set.publish(change)
 			}
 		}
 	}
@@ -359,7 +356,7 @@ func (s *session) run() error {
 	s.link.arrive(s, version)
 	s.link.warnOfTrust()
 	s.link.warnOfExpiry()
-	ticker := time.NewTicker(s.link.options.ProbeInterval)
+	ticker := time.NewTicker(s.link.set.options.ProbeInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -382,7 +379,7 @@ func (s *session) run() error {
 
 // identify finds out which cluster the member is, by the UID of a namespace that each cluster has. A member whose manifests are older does not let the hub read it; then nobody knows.
 func (s *session) identify() error {
-	ctx, cancel := context.WithTimeout(s.open, s.link.options.ProbeTimeout)
+	ctx, cancel := context.WithTimeout(s.open, s.link.set.options.ProbeTimeout)
 	defer cancel()
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(namespaceKind)
@@ -396,15 +393,12 @@ func (s *session) identify() error {
 	s.link.mu.Lock()
 	s.link.status.Identity = namespace.UID + "/" + anchorOf(s.link.config)
 	s.link.mu.Unlock()
-	if s.link.claim == nil {
-		return nil
-	}
 	return s.link.claim(s, namespace.UID)
 }
 
 // checkAge is an error if the cache may lack what happened too long ago.
 func (s *session) checkAge() error {
-	if age := time.Since(s.seen()); age > s.link.options.StaleAfter {
+	if age := time.Since(s.seen()); age > s.link.set.options.StaleAfter {
 		return fmt.Errorf("its watches have brought nothing for %s, although something has changed", age.Round(time.Second))
 	}
 	return nil
@@ -428,14 +422,14 @@ func breakOff(broken chan<- error, err error) {
 
 // awaitSync returns when the cache is complete, or why it will not be.
 func (s *session) awaitSync() error {
-	ctx, cancel := context.WithTimeout(s.open, s.link.options.SyncTimeout)
+	ctx, cancel := context.WithTimeout(s.open, s.link.set.options.SyncTimeout)
 	defer cancel()
 	synced := make(chan bool, 1)
 	go func() { synced <- s.cache.WaitForCacheSync(ctx) }()
 	select {
 	case complete := <-synced:
 		if !complete {
-			return fmt.Errorf("its workloads and pods could not be listed within %s", s.link.options.SyncTimeout)
+			return fmt.Errorf("its workloads and pods could not be listed within %s", s.link.set.options.SyncTimeout)
 		}
 		s.complete.Store(true)
 		for i := range s.lists {
@@ -457,7 +451,7 @@ func (s *session) version() (string, error) {
 
 // probe asks for one object of each kind. So it proves that the hub still has its rights, and returns how far the cache should be.
 func (s *session) probe() error {
-	ctx, cancel := context.WithTimeout(s.open, s.link.options.ProbeTimeout)
+	ctx, cancel := context.WithTimeout(s.open, s.link.set.options.ProbeTimeout)
 	defer cancel()
 	for i := range s.lists {
 		one, asked := &s.lists[i], time.Now()
@@ -634,7 +628,7 @@ func (r reader) List(ctx context.Context, objects client.ObjectList, options ...
 
 // still is an error if what was read may be old.
 func (r reader) still(err error) error {
-	if status, now := r.session.link.get(); now != r.session {
+	if status, now := r.session.link.get(); now != r.session || r.session.open.Err() != nil {
 		return &NotReadyError{status}
 	}
 	return err

@@ -113,8 +113,8 @@ func TestASecretThatTheCacheHasNotSeenIsNotMissing(t *testing.T) {
 
 func TestSinceIsWhenAMemberCeasedToBeReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told []State
-		l := &link{options: &Options{}, status: Status{Name: "m", State: Connecting, Since: time.Now()}, changed: func(s Status, _ Change) { told = append(told, s.State) }}
+		recorder := events.NewFakeRecorder(10)
+		l := &link{set: &Set{events: recorder}, status: Status{Name: "m", State: Connecting, Since: time.Now()}}
 		registered := time.Now()
 		time.Sleep(time.Minute)
 		l.fail(errors.New("refused"))
@@ -142,6 +142,10 @@ func TestSinceIsWhenAMemberCeasedToBeReady(t *testing.T) {
 		if status, _ := l.get(); !status.Since.Equal(lost) {
 			t.Errorf("a member that refused the hub, and does not answer now: %+v, lost %s", status, lost)
 		}
+		var told []State
+		for len(recorder.Events) > 0 {
+			told = append(told, State(strings.Fields(<-recorder.Events)[1]))
+		}
 		if diff := cmp.Diff([]State{Unreachable, Unauthorized, Ready, Unreachable, Unauthorized, Unreachable}, told); diff != "" {
 			t.Errorf("told (-want +got):\n%s", diff)
 		}
@@ -150,7 +154,7 @@ func TestSinceIsWhenAMemberCeasedToBeReady(t *testing.T) {
 
 // TestALinkGoesByTheMonotonicClock: a member must not count as lost, nor its cache as fresh, because the wall clock jumps.
 func TestALinkGoesByTheMonotonicClock(t *testing.T) {
-	l := &link{options: &Options{StaleAfter: time.Minute}, changed: func(Status, Change) {}}
+	l := &link{set: &Set{options: Options{StaleAfter: time.Minute}, events: &events.FakeRecorder{}}}
 	s := &session{link: l, lists: []list{{informer: &informerAt{"10"}, seen: time.Now()}}}
 	expect := func(what string, at time.Time) {
 		t.Helper()
@@ -177,7 +181,7 @@ func (i *informerAt) LastSyncResourceVersion() string { return i.version }
 func TestACacheThatAWatchDoesNotFollowIsOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		informer := &informerAt{"10"}
-		l := &link{options: &Options{StaleAfter: 3 * time.Minute}}
+		l := &link{set: &Set{options: Options{StaleAfter: 3 * time.Minute}}}
 		s := &session{link: l, lists: []list{{informer: informer, seen: time.Now()}}}
 		one := &s.lists[0]
 		// ask is what a probe does with an answer.
@@ -254,26 +258,13 @@ func sessionWith(t *testing.T, handler http.HandlerFunc) *session {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)
 	t.Cleanup(server.Close)
-	o := &Options{}
-	o.complete(clientgoscheme.Scheme)
-	s, err := open(t.Context(), &link{options: o, config: &rest.Config{Host: server.URL, BearerToken: "token", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}})
+	set := &Set{}
+	set.options.complete(clientgoscheme.Scheme)
+	s, err := open(t.Context(), &link{set: set, config: &rest.Config{Host: server.URL, BearerToken: "token", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
-}
-
-// TestTheSameStateIsNoEvent: other labels, or another cordon, change no state.
-func TestTheSameStateIsNoEvent(t *testing.T) {
-	recorder := events.NewFakeRecorder(10)
-	s := &Set{events: recorder}
-	tell := s.tellerOf(&inventory.ClusterProfile{ObjectMeta: metav1.ObjectMeta{Namespace: DefaultNamespace, Name: "m"}})
-	for _, state := range []State{Ready, Ready, Unreachable, Ready} {
-		tell(Status{Name: "m", State: state}, Change{Member: "m"})
-	}
-	if n := len(recorder.Events); n != 3 {
-		t.Errorf("%d events", n)
-	}
 }
 
 func TestARedirectIsNotFollowed(t *testing.T) {
@@ -379,15 +370,20 @@ func TestTheCacheKeepsWhatIsNeeded(t *testing.T) {
 	}
 }
 
+// memberOf adds a member that nothing runs for.
+func memberOf(s *Set, name string, created time.Time, host string) *link {
+	profile := &inventory.ClusterProfile{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(created)}}
+	s.links[name] = &link{set: s, profile: profile, config: &rest.Config{Host: host}}
+	return s.links[name]
+}
+
 func TestTheOlderOfTwoMembersIsTheCluster(t *testing.T) {
 	s := &Set{links: map[string]*link{}, claims: claims{}}
 	start := time.Unix(1000, 0)
 	connect := func(name string, created time.Time, identity types.UID) (*session, error) {
 		l := s.links[name]
 		if l == nil {
-			l = &link{}
-			s.links[name] = l
-			l.claim = s.claim(l, profileAge{created, name})
+			l = memberOf(s, name, created, "https://east")
 		}
 		now := &session{link: l, broken: make(chan error, 1)}
 		return now, l.claim(now, identity)
@@ -427,8 +423,7 @@ func TestTheOlderOfTwoMembersIsTheCluster(t *testing.T) {
 	young, err = connect("young", start.Add(time.Second), "east")
 	expect(err, "<nil>")
 	// An older one that lies about its UID has another authority. It cannot cut the other one off, whoever connects again.
-	s.links["liar"] = &link{config: &rest.Config{Host: "https://liar"}}
-	s.links["liar"].claim = s.claim(s.links["liar"], profileAge{start, "liar"})
+	memberOf(s, "liar", start, "https://liar")
 	_, err = connect("liar", start, "east")
 	expect(err, "member young")
 	expect(broken(young), "<nil>")
@@ -464,7 +459,7 @@ func TestMembersAreKnownWhenEachWasTried(t *testing.T) {
 		profile := func(name string) *inventory.ClusterProfile {
 			return &inventory.ClusterProfile{ObjectMeta: metav1.ObjectMeta{Namespace: DefaultNamespace, Name: name}}
 		}
-		s := &Set{hub: fake.NewClientBuilder().WithScheme(scheme).WithObjects(profile("a"), profile("b")).Build(), links: map[string]*link{}}
+		s := &Set{hub: fake.NewClientBuilder().WithScheme(scheme).WithObjects(profile("a"), profile("b")).Build(), links: map[string]*link{}, events: &events.FakeRecorder{}}
 		s.options.complete(scheme)
 		expect := func(when string, want bool) {
 			t.Helper()
@@ -473,7 +468,7 @@ func TestMembersAreKnownWhenEachWasTried(t *testing.T) {
 			}
 		}
 		connect := func(name string) *link {
-			l := &link{options: &s.options, status: Status{Name: name, State: Connecting, Since: time.Now()}, changed: func(Status, Change) {}}
+			l := &link{set: s, status: Status{Name: name, State: Connecting, Since: time.Now()}}
 			s.links[name] = l
 			return l
 		}

@@ -306,8 +306,7 @@ func (s *Set) Reconcile(ctx context.Context, request reconcile.Request) (reconci
 	} else if err != nil {
 		return reconcile.Result{}, err
 	}
-	next := &link{options: &s.options, done: make(chan struct{})}
-	var invalid error
+	next := &link{set: s, profile: &profile, done: make(chan struct{})}
 	if name := profile.Annotations[SecretAnnotation]; name != "" {
 		var secret corev1.Secret
 		key := client.ObjectKey{Namespace: profile.Namespace, Name: name}
@@ -319,19 +318,19 @@ func (s *Set) Reconcile(ctx context.Context, request reconcile.Request) (reconci
 			return reconcile.Result{}, err
 		}
 		next.of = fingerprintOf(profile.UID, name, secret.Data[KubeconfigKey])
-		next.config, invalid = fromSecret(name, secret.Data[KubeconfigKey])
+		next.config, next.invalid = fromSecret(name, secret.Data[KubeconfigKey])
 	} else {
 		next.of = fingerprintOf(profile.UID, profile.Status.AccessProviders, profile.Status.CredentialProviders)
-		next.config, invalid = fromProviders(s.options.Providers, &profile)
+		next.config, next.invalid = fromProviders(s.options.Providers, &profile)
 	}
-	if s.replace(&profile, next, invalid) {
+	if s.replace(&profile, next) {
 		s.publish(Change{Member: request.Name})
 	}
 	return reconcile.Result{}, nil
 }
 
 // replace starts the link, unless the member has one with the same credentials. It is true if that one has got other labels, or another cordon.
-func (s *Set) replace(profile *inventory.ClusterProfile, next *link, invalid error) (relabelled bool) {
+func (s *Set) replace(profile *inventory.ClusterProfile, next *link) (relabelled bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
@@ -349,30 +348,11 @@ func (s *Set) replace(profile *inventory.ClusterProfile, next *link, invalid err
 			next.status.Since = was.Since
 		}
 	}
-	next.claim = s.claim(next, profileAge{profile.CreationTimestamp.Time, profile.Name})
-	next.changed = s.tellerOf(profile)
-	next.warn = func(reason, message string) {
-		s.events.Eventf(referenceTo(profile), nil, corev1.EventTypeWarning, reason, "Connect", "%s", message)
-	}
 	var ctx context.Context
 	ctx, next.cancel = context.WithCancel(s.ctx)
 	s.links[profile.Name] = next
-	if invalid != nil {
-		go next.refuse(ctx, invalid)
-	} else {
-		go next.run(ctx)
-	}
+	go next.run(ctx)
 	return false
-}
-
-// refuse is the life of a link without usable credentials: it waits to be replaced.
-func (l *link) refuse(ctx context.Context, invalid error) {
-	defer close(l.done)
-	l.fail(invalid)
-	if l.previous != nil {
-		<-l.previous.done
-	}
-	<-ctx.Done()
 }
 
 func (s *Set) remove(name string) {
@@ -384,28 +364,5 @@ func (s *Set) remove(name string) {
 	if gone != nil {
 		gone.cancel()
 		s.publish(Change{Member: name})
-	}
-}
-
-func referenceTo(profile *inventory.ClusterProfile) *corev1.ObjectReference {
-	return &corev1.ObjectReference{
-		APIVersion: inventory.GroupVersion.String(), Kind: "ClusterProfile", Namespace: profile.Namespace, Name: profile.Name, UID: profile.UID,
-	}
-}
-
-// tellerOf returns what tells everybody of changes in a member. An event of its ClusterProfile shows each new state.
-func (s *Set) tellerOf(profile *inventory.ClusterProfile) func(Status, Change) {
-	regarding := referenceTo(profile)
-	var told State // the link calls with changes of its state one after the other
-	return func(status Status, change Change) {
-		if change.Workload == (types.NamespacedName{}) && told != status.State {
-			told = status.State
-			if status.State == Ready {
-				s.events.Eventf(regarding, nil, corev1.EventTypeNormal, string(Ready), "Connect", "%s", "the hub is connected, Kubernetes "+status.Version)
-			} else {
-				s.events.Eventf(regarding, nil, corev1.EventTypeWarning, string(status.State), "Connect", "%s", status.Message)
-			}
-		}
-		s.publish(change)
 	}
 }
