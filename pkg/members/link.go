@@ -205,14 +205,15 @@ func (l *link) get() (Status, *session) {
 type session struct {
 	link *link
 	// open ends with the session. No request of its clients passes after that.
-	open    context.Context
-	http    *http.Client
-	asking  client.Client // for probes
-	conns   *connrotation.Dialer
-	cache   cache.Cache
-	live    client.Client
-	broken  chan error // has the first reason why the cache cannot follow the member
-	reached *discovery.DiscoveryClient
+	open      context.Context
+	http      *http.Client
+	transport http.RoundTripper
+	asking    client.Client // for probes
+	conns     *connrotation.Dialer
+	cache     cache.Cache
+	live      client.Client
+	broken    chan error // has the first reason why the cache cannot follow the member
+	reached   *discovery.DiscoveryClient
 
 	running sync.WaitGroup
 
@@ -254,12 +255,13 @@ func open(ctx context.Context, l *link) (*session, error) {
 	if s.http, err = rest.HTTPClientFor(config); err != nil {
 		return nil, badCredentials("%w", err)
 	}
-	s.http.Transport = &gate{inner: s.http.Transport, open: ctx}
+	s.transport = s.http.Transport
+	s.http.Transport = &gate{inner: s.transport, open: ctx}
 	s.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // a member must not make the hub call others, with its token
 	quick, bounded := *s.http, *s.http                                                                   // the cache's own requests last as long as its watches
 	quick.Timeout, bounded.Timeout = l.set.options.ProbeTimeout, l.set.options.RequestTimeout
-	quick.Transport, bounded.Transport = &limit{s.http.Transport, longestProbe}, &limit{s.http.Transport, longestAnswer}
-	s.http.Transport = &meter{s.http.Transport, s}
+	quick.Transport, bounded.Transport = &limit{s.http.Transport, atMost(longestProbe)}, &limit{s.http.Transport, atMost(longestAnswer)}
+	s.http.Transport = &limit{s.http.Transport, func(body io.ReadCloser) io.ReadCloser { return &meteredBody{body, s} }}
 
 	if s.reached, err = discovery.NewDiscoveryClientForConfigAndClient(config, &quick); err != nil {
 		return nil, err
@@ -499,7 +501,7 @@ func (s *session) seen() time.Time {
 func (s *session) close() {
 	s.running.Wait()
 	s.conns.CloseAll()
-	s.http.CloseIdleConnections()
+	utilnet.CloseIdleConnectionsFor(s.transport)
 }
 
 var errClosed = errors.New("the connection to the member was closed meanwhile")
@@ -556,24 +558,7 @@ const (
 	mostObjects  = 500_000
 )
 
-// meter passes the requests of a cache on. If the lists do not end, the session does.
-type meter struct {
-	inner   http.RoundTripper
-	session *session
-}
-
-// RoundTrip implements http.RoundTripper.
-func (m *meter) RoundTrip(request *http.Request) (*http.Response, error) {
-	response, err := m.inner.RoundTrip(request)
-	if err == nil && !m.session.complete.Load() {
-		response.Body = &meteredBody{response.Body, m.session}
-	}
-	return response, err
-}
-
-// CloseIdleConnections lets http.Client.CloseIdleConnections reach the transport.
-func (m *meter) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(m.inner) }
-
+// meteredBody is an answer to the cache. If the lists do not end, the session does.
 type meteredBody struct {
 	io.ReadCloser
 	session *session
@@ -589,24 +574,24 @@ func (b *meteredBody) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// limit passes requests on. An answer that is longer than most bytes ends with an error.
+// limit passes requests on, and bounds what is read of an answer.
 type limit struct {
 	inner http.RoundTripper
-	most  int64
+	bound func(io.ReadCloser) io.ReadCloser
 }
 
 // RoundTrip implements http.RoundTripper.
 func (l *limit) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := l.inner.RoundTrip(request)
 	if err == nil {
-		response.Body = http.MaxBytesReader(nil, response.Body, l.most)
+		response.Body = l.bound(response.Body)
 	}
 	return response, err
 }
 
-// CloseIdleConnections lets http.Client.CloseIdleConnections reach the transport.
-func (g *gate) CloseIdleConnections() {
-	utilnet.CloseIdleConnectionsFor(g.inner)
+// atMost ends an answer that is longer with an error.
+func atMost(bytes int64) func(io.ReadCloser) io.ReadCloser {
+	return func(body io.ReadCloser) io.ReadCloser { return http.MaxBytesReader(nil, body, bytes) }
 }
 
 // reader reads the cache of a session while the session lasts.
