@@ -12,10 +12,7 @@ func BenchmarkPlan(b *testing.B) {
 	p := policyOf(5000, true, map[string]Bounds{"*": weight(1)})
 	in := Observed{Now: start}
 	for i := range 500 {
-		local := &Local{Replicas: 10}
-		for range 10 {
-			local.Pods = append(local.Pods, Pod{Bound: true, Available: true})
-		}
+		local := &Local{Replicas: 10, Pods: 10, Bound: 10, Available: 10}
 		in.Members = append(in.Members, Member{Cluster: sites.Cluster{Name: fmt.Sprintf("c%03d", i), Reachable: true}, Local: local})
 	}
 	plan := p.Plan(in)

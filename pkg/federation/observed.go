@@ -37,27 +37,10 @@ type Local struct {
 	Deleting bool
 	// FailingSince is since when its controller cannot create pods. Zero if it can.
 	FailingSince time.Time
-	// Pods of it that are active: neither being deleted nor ended.
-	Pods []Pod
-}
-
-func (l *Local) available() (n int32) {
-	for i := range l.Pods {
-		if l.Pods[i].Available {
-			n++
-		}
-	}
-	return n
-}
-
-// Pod is an active pod.
-type Pod struct {
-	// Bound is true if it has a node.
-	Bound bool
-	// Available is true if it has been ready for minReadySeconds.
-	Available bool
-	// UnschedulableSince is when the scheduler first said that no node fits. Zero if it has not, or if the pod is bound.
-	UnschedulableSince time.Time
+	// Pods of it that are active: neither being deleted nor ended. Of these, Bound have a node, and Available have been ready for minReadySeconds.
+	Pods, Bound, Available int32
+	// UnschedulableSince is when the scheduler first said of a pod without a node that no node fits, for each one of which it has said so.
+	UnschedulableSince []time.Time
 }
 
 // Plan is what is to be done, and what is to be said.

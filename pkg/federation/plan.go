@@ -122,7 +122,7 @@ func (r *round) gather() {
 		a.available = a.before.AvailableReplicas
 		a.asked, a.sure = max(a.before.Wanted, a.before.Replicas), min(a.before.Wanted, a.before.Replicas)
 		if m != nil && m.Local != nil {
-			a.available = m.Local.available()
+			a.available = m.Local.Available
 			a.asked, a.sure = max(a.asked, m.Local.Replicas), min(a.sure, m.Local.Replicas)
 			if a.before.Name == "" {
 				a.sure = m.Local.Replicas
@@ -197,12 +197,9 @@ func (r *round) count(pl *place) {
 	if pl.Local == nil {
 		return
 	}
-	pl.asked, pl.available = max(pl.asked, pl.Local.Replicas), pl.Local.available()
-	for i := range pl.Local.Pods {
-		pod := &pl.Local.Pods[i]
-		if pod.Bound {
-			pl.scheduled++
-		} else if r.isOver(pod.UnschedulableSince) {
+	pl.asked, pl.available, pl.scheduled = max(pl.asked, pl.Local.Replicas), pl.Local.Available, pl.Local.Bound
+	for _, since := range pl.Local.UnschedulableSince {
+		if r.isOver(since) {
 			pl.stuck++
 		}
 	}
@@ -210,7 +207,7 @@ func (r *round) count(pl *place) {
 	if pl.Late && pl.before.Name != "" { // the last write may have ended some
 		pl.firm, pl.available = min(pl.firm, pl.before.Wanted), min(pl.available, pl.before.Wanted)
 	}
-	if missing := pl.asked - int32(len(pl.Local.Pods)); missing > 0 && r.isOver(pl.Local.FailingSince) {
+	if missing := pl.asked - pl.Local.Pods; missing > 0 && r.isOver(pl.Local.FailingSince) {
 		pl.stuck += missing
 	}
 }

@@ -89,7 +89,7 @@ func TestWritesThatLowerComeFirst(t *testing.T) {
 	p := policyOf(6, true, map[string]Bounds{"a": {Max: 2, Weight: 1}, "b": weight(1), "d": weight(1)})
 	w := newWorld(t, nil, p, 100, 100, 100, 100)
 	for i, n := range []int32{4, 2, 2} {
-		w.clusters[i].local = &Local{Replicas: n}
+		w.clusters[i].local = &replicaSet{Replicas: n}
 	}
 	plan := p.Plan(w.observe())
 	var got []string

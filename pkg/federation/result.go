@@ -21,7 +21,7 @@ func (r *round) result() Plan {
 		if pl.Local == nil && pl.next == 0 || pl.Local != nil && pl.Local.Deleting || pl.Taken || pl.Late {
 			continue
 		}
-		w.Delete = pl.leaving && pl.asked == 0 && len(pl.Local.Pods) == 0
+		w.Delete = pl.leaving && pl.asked == 0 && pl.Local.Pods == 0
 		plan.Clusters = append(plan.Clusters, w)
 	}
 	slices.SortStableFunc(plan.Clusters, func(a, b Wanted) int { return cmp.Compare(direction(&a), direction(&b)) })
@@ -57,7 +57,7 @@ func (r *round) status(unknown []string) v1alpha1.FederatedReplicaSetStatus {
 			Name: pl.Name, Identity: cmp.Or(pl.Identity, pl.before.Identity), Share: pl.share, Wanted: pl.next, Replicas: pl.asked, ScheduledReplicas: pl.scheduled, AvailableReplicas: pl.available, Capacity: pl.figure,
 		}
 		if pl.Local != nil {
-			s.Replicas += int32(len(pl.Local.Pods))
+			s.Replicas += pl.Local.Pods
 		}
 		c.State, c.Message = r.stateOf(pl)
 		c.Since = sinceOf(&pl.before, c.State, r.Now)

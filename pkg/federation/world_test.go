@@ -51,9 +51,21 @@ type cluster struct {
 	ill bool
 	// since is when away last changed.
 	since time.Time
-	local *Local
+	local *replicaSet
 	// seen is local as the hub has seen it last. Nil after a restart of the hub, if the cluster is away.
 	seen *Local
+}
+
+// replicaSet is what there is in a cluster.
+type replicaSet struct {
+	Replicas     int32
+	FailingSince time.Time
+	Pods         []pod
+}
+
+type pod struct {
+	Bound, Available   bool
+	UnschedulableSince time.Time
 }
 
 var start = time.Unix(1_700_000_000, 0)
@@ -164,13 +176,24 @@ func (w *world) layout() string {
 	return strings.Join(parts, " ")
 }
 
-func copyOf(l *Local) *Local {
-	if l == nil {
+// localOf is what the hub is told of a ReplicaSet.
+func localOf(set *replicaSet) *Local {
+	if set == nil {
 		return nil
 	}
-	copied := *l
-	copied.Pods = slices.Clone(l.Pods)
-	return &copied
+	l := &Local{Replicas: set.Replicas, FailingSince: set.FailingSince, Pods: int32(len(set.Pods))}
+	for _, p := range set.Pods {
+		if p.Bound {
+			l.Bound++
+		}
+		if p.Available {
+			l.Available++
+		}
+		if !p.UnschedulableSince.IsZero() {
+			l.UnschedulableSince = append(l.UnschedulableSince, p.UnschedulableSince)
+		}
+	}
+	return l
 }
 
 // clock is what the hub's clock shows.
@@ -185,9 +208,9 @@ func (w *world) observe() Observed {
 		}
 		slow := c.slow && !c.away
 		if !c.away && !(slow && c.seen != nil) {
-			c.seen = copyOf(c.local)
+			c.seen = localOf(c.local)
 		}
-		in.Members = append(in.Members, Member{Cluster: sites.Cluster{Name: c.name, Identity: c.identity, Reachable: !c.away, Lives: c.lives, Since: c.since, Late: slow}, Local: copyOf(c.seen)})
+		in.Members = append(in.Members, Member{Cluster: sites.Cluster{Name: c.name, Identity: c.identity, Reachable: !c.away, Lives: c.lives, Since: c.since, Late: slow}, Local: c.seen})
 	}
 	return in
 }
@@ -234,7 +257,7 @@ func (w *world) write(wanted Wanted) {
 		return
 	}
 	if c.local == nil {
-		c.local = &Local{}
+		c.local = &replicaSet{}
 	}
 	if c.local.Replicas != wanted.Replicas {
 		w.writes++
@@ -252,9 +275,9 @@ func (w *world) live(passed time.Duration) {
 		}
 		l := c.local
 		for len(l.Pods) > int(l.Replicas) {
-			at := slices.IndexFunc(l.Pods, func(p Pod) bool { return !p.Bound })
+			at := slices.IndexFunc(l.Pods, func(p pod) bool { return !p.Bound })
 			if at < 0 {
-				at = max(slices.IndexFunc(l.Pods, func(p Pod) bool { return !p.Available }), 0)
+				at = max(slices.IndexFunc(l.Pods, func(p pod) bool { return !p.Available }), 0)
 			}
 			if l.Pods[at].Bound {
 				w.lost++
@@ -263,7 +286,7 @@ func (w *world) live(passed time.Duration) {
 			l.Pods = slices.Delete(l.Pods, at, at+1)
 		}
 		for len(l.Pods) < int(l.Replicas) {
-			l.Pods = append(l.Pods, Pod{})
+			l.Pods = append(l.Pods, pod{})
 		}
 		bound := c.bound()
 		for i := range l.Pods {
@@ -413,7 +436,7 @@ func TestScenarios(t *testing.T) {
 			w := newWorld(t, nil, policyOf(50, tc.rebal, tc.clusters), tc.rooms[:]...)
 			for i, n := range tc.has {
 				if n > 0 {
-					w.clusters[i].local = &Local{Replicas: n}
+					w.clusters[i].local = &replicaSet{Replicas: n}
 				}
 				w.setAway(i, strings.Contains(tc.away, w.clusters[i].name))
 			}
@@ -762,7 +785,7 @@ func TestAFederationCanLoseItsStatus(t *testing.T) {
 func TestMovesKeepTheirPace(t *testing.T) {
 	w := newWorld(t, nil, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
 	w.policy.MaxMoving = 5
-	w.clusters[0].local = &Local{Replicas: 50}
+	w.clusters[0].local = &replicaSet{Replicas: 50}
 	w.live(time.Second)
 	w.live(time.Second)
 	for range 40 {
@@ -829,7 +852,7 @@ func TestAFullClusterThatLosesNodesIsSmaller(t *testing.T) {
 	w.expect("22 22 6")
 	c := w.clusters[2]
 	c.room = 4
-	c.local.Pods[0], c.local.Pods[1] = Pod{UnschedulableSince: w.now}, Pod{UnschedulableSince: w.now}
+	c.local.Pods[0], c.local.Pods[1] = pod{UnschedulableSince: w.now}, pod{UnschedulableSince: w.now}
 	w.until(90 * time.Second)
 	w.expect("23 23 4")
 }

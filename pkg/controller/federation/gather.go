@@ -161,7 +161,8 @@ func (r *reconciler) read(ctx context.Context, cluster string, frs *v1alpha1.Fed
 		return seen{taken: true}
 	}
 	if from != theServers && isSettled(set) {
-		return seen{set: &set.ObjectMeta, brief: true, local: &model.Local{Replicas: replicasOf(set), Pods: settledPods(replicasOf(set))}}
+		n := min(max(replicasOf(set), 0), mostPods)
+		return seen{set: &set.ObjectMeta, brief: true, local: &model.Local{Replicas: replicasOf(set), Pods: n, Bound: n, Available: n}}
 	}
 	pods, err := podsIn(ctx, in, frs, from)
 	if err != nil {
@@ -205,12 +206,8 @@ func isSettled(set *appsv1.ReplicaSet) bool {
 	return set.DeletionTimestamp.IsZero() && s.ObservedGeneration == set.Generation && s.Replicas == replicasOf(set) && s.AvailableReplicas == s.Replicas && len(s.Conditions) == 0
 }
 
-// mostPods is how many pods of a ReplicaSet count, if only its status tells of them. No cluster has as many. A cluster says what it likes, and each one takes memory.
+// mostPods is how many pods of a ReplicaSet count, if only its status tells of them. No cluster has as many. A cluster says what it likes, and the sum of all must be a number.
 const mostPods = 200_000
-
-func settledPods(n int32) []model.Pod {
-	return slices.Repeat([]model.Pod{{Bound: true, Available: true}}, int(min(n, mostPods)))
-}
 
 func replicasOf(set *appsv1.ReplicaSet) int32 { return ptr.Deref(set.Spec.Replicas, 1) }
 
@@ -222,37 +219,31 @@ func (r *reconciler) localOf(set *appsv1.ReplicaSet, pods []corev1.Pod) *model.L
 			l.FailingSince = c.LastTransitionTime.Time
 		}
 	}
-	available, terminating := int32(0), int32(0)
+	terminating := false
 	for i := range pods {
 		pod := &pods[i]
 		if !metav1.IsControlledBy(pod, set) || podstate.HasEnded(pod) {
 			continue
 		}
 		if pod.DeletionTimestamp != nil {
-			terminating++
+			terminating = true
 			continue
 		}
-		p := r.podOf(pod, set.Spec.MinReadySeconds)
-		if p.Available {
-			available++
+		l.Pods++
+		if pod.Spec.NodeName != "" {
+			l.Bound++
 		}
-		l.Pods = append(l.Pods, p)
+		if ready, since := podstate.IsReady(pod); ready && !since.Add(time.Duration(set.Spec.MinReadySeconds)*time.Second).After(r.clock.Now()) {
+			l.Available++
+		}
+		if is, since := podstate.IsUnschedulable(pod); is {
+			l.UnschedulableSince = append(l.UnschedulableSince, since)
+		}
 	}
 	// Pods of an adopted ReplicaSet lack the label, and are not in the cache. Its status counts them.
-	for i := int32(len(l.Pods)); i < min(set.Status.Replicas, mostPods) && terminating == 0; i++ {
-		runs := available < set.Status.AvailableReplicas
-		if runs {
-			available++
-		}
-		l.Pods = append(l.Pods, model.Pod{Bound: runs, Available: runs})
+	if more := min(set.Status.Replicas, mostPods) - l.Pods; more > 0 && !terminating {
+		run := min(more, max(set.Status.AvailableReplicas-l.Available, 0))
+		l.Pods, l.Bound, l.Available = l.Pods+more, l.Bound+run, l.Available+run
 	}
 	return l
-}
-
-func (r *reconciler) podOf(pod *corev1.Pod, minReadySeconds int32) model.Pod {
-	p := model.Pod{Bound: pod.Spec.NodeName != ""}
-	ready, since := podstate.IsReady(pod)
-	p.Available = ready && !since.Add(time.Duration(minReadySeconds)*time.Second).After(r.clock.Now())
-	_, p.UnschedulableSince = podstate.IsUnschedulable(pod)
-	return p
 }
