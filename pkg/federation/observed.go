@@ -67,8 +67,13 @@ type Wanted struct {
 	Delete bool
 }
 
-// Raises is true if the cluster is asked for more replicas afterwards.
-func (w *Wanted) Raises() bool { return w.Local == nil || w.Replicas > w.Local.Replicas }
+// Before is how many replicas the cluster is asked for now.
+func (w *Wanted) Before() int32 {
+	if w.Local == nil {
+		return 0
+	}
+	return w.Local.Replicas
+}
 
 // Lowers is true if the cluster is asked for fewer replicas afterwards.
-func (w *Wanted) Lowers() bool { return w.Local != nil && (w.Replicas < w.Local.Replicas || w.Delete) }
+func (w *Wanted) Lowers() bool { return w.Replicas < w.Before() || w.Delete }

@@ -94,7 +94,7 @@ func TestWritesThatLowerComeFirst(t *testing.T) {
 	plan := p.Plan(w.observe())
 	var got []string
 	for _, wanted := range plan.Clusters {
-		got = append(got, fmt.Sprint(wanted.Member, wanted.Replicas, wanted.Lowers(), wanted.Raises(), wanted.Leaving))
+		got = append(got, fmt.Sprint(wanted.Member, wanted.Replicas, wanted.Lowers(), wanted.Replicas > wanted.Before(), wanted.Leaving))
 	}
 	want := []string{"a2truefalsefalse", "c0truefalsetrue", "b2falsefalsefalse", "d2falsetruefalse"}
 	for i := range got {

@@ -24,7 +24,9 @@ func (r *round) result() Plan {
 		w.Delete = pl.leaving && pl.asked == 0 && pl.Local.Pods == 0
 		plan.Clusters = append(plan.Clusters, w)
 	}
-	slices.SortStableFunc(plan.Clusters, func(a, b Wanted) int { return cmp.Compare(direction(&a), direction(&b)) })
+	slices.SortStableFunc(plan.Clusters, func(a, b Wanted) int {
+		return cmp.Compare(cmp.Compare(a.Replicas, a.Before()), cmp.Compare(b.Replicas, b.Before()))
+	})
 	names := make([]string, len(r.Members))
 	for i := range r.Members {
 		names[i] = r.Members[i].Name
@@ -32,17 +34,6 @@ func (r *round) result() Plan {
 	plan.Unknown = r.Unknown(names...)
 	plan.Status = r.status(plan.Unknown)
 	return plan
-}
-
-func direction(w *Wanted) int {
-	switch {
-	case w.Lowers():
-		return -1
-	case w.Raises():
-		return 1
-	default:
-		return 0
-	}
 }
 
 func (r *round) status(unknown []string) v1alpha1.FederatedReplicaSetStatus {

@@ -87,10 +87,7 @@ func isDone(s *step, owner types.UID, was *apply.Memory) bool {
 
 // appliedOf is what was applied last for a FederatedReplicaSet.
 func (r *reconciler) appliedOf(frs types.NamespacedName) *apply.Memory {
-	all, known := r.applied.Load(frs)
-	if !known {
-		all, _ = r.applied.LoadOrStore(frs, &apply.Memory{})
-	}
+	all, _ := r.applied.LoadOrStore(frs, &apply.Memory{})
 	return all.(*apply.Memory)
 }
 
@@ -126,15 +123,7 @@ func (s step) In() string { return s.Member }
 func (s step) Keeps() int64 { return int64(max(-s.raise(), 0)) }
 
 // raise is how many replicas more the cluster is asked for by the step.
-func (s *step) raise() int32 { return s.Replicas - s.before() }
-
-// before is how many replicas the ReplicaSet asks for before the step.
-func (s *step) before() int32 {
-	if s.Local == nil {
-		return 0
-	}
-	return s.Local.Replicas
-}
+func (s *step) raise() int32 { return s.Replicas - s.Before() }
 
 // write carries out one step. It fails if the ReplicaSet has changed since it was read.
 func (r *reconciler) write(ctx context.Context, frs types.NamespacedName, owner types.UID, s *step, o *apply.Outcome) {
@@ -143,7 +132,7 @@ func (r *reconciler) write(ctx context.Context, frs types.NamespacedName, owner 
 	case !r.Wrote(o, members.Errand{Object: frs, Member: s.Member}, s.Member, err, r.clock.Now()):
 		o.Join(&apply.Outcome{Kept: s.Keeps()})
 	case s.raise() != 0 && !s.Delete:
-		o.Join(&apply.Outcome{Scaled: []string{fmt.Sprintf("%s from %d to %d replicas", s.Member, s.before(), s.Replicas)}})
+		o.Join(&apply.Outcome{Scaled: []string{fmt.Sprintf("%s from %d to %d replicas", s.Member, s.Before(), s.Replicas)}})
 	}
 }
 

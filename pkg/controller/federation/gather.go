@@ -127,8 +127,7 @@ func (r *reconciler) answered(ctx context.Context, l *local, s *seen, of members
 		l.set, l.Local, l.Taken = s.set, s.local, s.taken
 	case apply.Failed:
 		klog.FromContext(ctx).V(2).Info("Cannot read a cluster", "cluster", l.Name, "err", s.err)
-		l.Late = true
-		r.recall(ctx, l, frs, policy)
+		r.late(ctx, l, frs, policy)
 	default:
 		r.silent(ctx, l, s.err)
 	}

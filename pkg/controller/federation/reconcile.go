@@ -74,7 +74,8 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if !frs.DeletionTimestamp.IsZero() {
 		return r.cascade(ctx, frs)
 	}
-	if done, err := r.finalize(ctx, frs, frs.Annotations[v1alpha1.CascadeAnnotation] == "true"); !done {
+	cascades := frs.Annotations[v1alpha1.CascadeAnnotation] == "true"
+	if done, err := frame.SetFinalizer(ctx, r.client, frs, v1alpha1.CascadeFinalizer, cascades, v1alpha1.FieldManager); !done {
 		return reconcile.Result{}, err // an event follows
 	}
 	policy, invalid := model.Compile(frs)
@@ -227,11 +228,6 @@ func (r *reconciler) publishNotReady(ctx context.Context, frs *v1alpha1.Federate
 	return err
 }
 
-// finalize sets or removes the finalizer. It is false if it has changed something, or failed.
-func (r *reconciler) finalize(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, wanted bool) (bool, error) {
-	return frame.SetFinalizer(ctx, r.client, frs, v1alpha1.CascadeFinalizer, wanted, v1alpha1.FieldManager)
-}
-
 // cascade deletes the ReplicaSets in the clusters, if the annotation asks for it. A cluster that does not answer is waited for, as long as the annotation stays.
 func (r *reconciler) cascade(ctx context.Context, frs *v1alpha1.FederatedReplicaSet) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(frs, v1alpha1.CascadeFinalizer) {
@@ -248,7 +244,7 @@ func (r *reconciler) cascade(ctx context.Context, frs *v1alpha1.FederatedReplica
 			return reconcile.Result{RequeueAfter: apply.CascadeInterval}, nil
 		}
 	}
-	_, err := r.finalize(ctx, frs, false)
+	_, err := frame.SetFinalizer(ctx, r.client, frs, v1alpha1.CascadeFinalizer, false, v1alpha1.FieldManager)
 	return reconcile.Result{}, err
 }
 

@@ -1,7 +1,7 @@
 package federation
 
 import (
-	"fmt"
+	"errors"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/utils/clock"
@@ -25,15 +25,10 @@ func Setup(mgr ctrl.Manager, set *members.Set) error {
 	if err != nil {
 		return err
 	}
-	if err := c.Watch(source.Kind(mgr.GetCache(), &v1alpha1.FederatedReplicaSet{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.FederatedReplicaSet]{})); err != nil {
-		return fmt.Errorf("watching FederatedReplicaSets: %w", err)
-	}
-	// A rollout of many pods is a few reconciles and writes of the status, and not one for each pod. Changes of FederatedReplicaSets do not wait.
-	if err := c.Watch(set.Source(concerned(mgr.GetClient()), frame.BatchWindow)); err != nil {
-		return fmt.Errorf("watching the clusters: %w", err)
-	}
-	if err := c.Watch(r.Source()); err != nil {
-		return fmt.Errorf("watching what goes on in slow clusters: %w", err)
-	}
-	return nil
+	return errors.Join(
+		c.Watch(source.Kind(mgr.GetCache(), &v1alpha1.FederatedReplicaSet{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.FederatedReplicaSet]{})),
+		// A rollout of many pods is a few reconciles and writes of the status, and not one for each pod. Changes of FederatedReplicaSets do not wait.
+		c.Watch(set.Source(concerned(mgr.GetClient()), frame.BatchWindow)),
+		c.Watch(r.Source()), // what goes on in slow clusters
+	)
 }
