@@ -43,19 +43,25 @@ type Errands[V any] struct {
 // late is an errand for which nobody waits any more. Its value is nil while it goes on.
 type late[V any] struct{ value *V }
 
-// Each does an errand for each name, all at the same time. The result has nil for one that has not ended within Patience, or that goes on since an earlier call; see Runs and Late. What do uses must not
-// change afterwards.
-func (e *Errands[V]) Each(ctx context.Context, names []Errand, do func(ctx context.Context, i int) V) []*V {
+// Each does an errand for each name, all at the same time, unless one has ended since an earlier call, whose value is not stale. If stale is nil, none is. The result has nil for one that has not ended within
+// Patience, or that goes on since an earlier call; see Runs and Late. What do uses must not change afterwards.
+func (e *Errands[V]) Each(ctx context.Context, names []Errand, stale func(*V) bool, do func(ctx context.Context, i int) V) []*V {
 	patience, deadline := cmp.Or(e.Patience, DefaultPatience), cmp.Or(e.Deadline, DefaultDeadline)
 	values := make([]*V, len(names))
 	ended := make(chan struct{}, len(names))
 	waits, over := 0, false // over is true once nobody waits. e.mu guards it and the values.
 	e.mu.Lock()
 	for i, name := range names {
-		if one := e.all[name]; one != nil && one.value == nil {
-			continue
+		if one := e.all[name]; one != nil {
+			if one.value == nil {
+				continue
+			}
+			e.drop(name)
+			if stale == nil || !stale(one.value) {
+				values[i] = one.value
+				continue
+			}
 		}
-		e.drop(name)
 		waited := !e.slow[name.Member]
 		if waited {
 			waits++
@@ -80,7 +86,13 @@ func (e *Errands[V]) Each(ctx context.Context, names []Errand, do func(ctx conte
 			one := e.all[name]
 			one.value = &value
 			e.mu.Unlock()
-			time.AfterFunc(lateFor, func() { e.expire(name, one) })
+			time.AfterFunc(lateFor, func() {
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				if e.all[name] == one {
+					e.drop(name)
+				}
+			})
 			if e.Ended != nil {
 				e.Ended(name)
 			}
@@ -102,26 +114,12 @@ func (e *Errands[V]) Each(ctx context.Context, names []Errand, do func(ctx conte
 	over = true
 	for i, name := range names {
 		if values[i] == nil && e.all[name] == nil {
-			e.keep(name)
+			if e.all == nil {
+				e.all, e.slow = map[Errand]*late[V]{}, map[string]bool{}
+			}
+			e.all[name], e.slow[name.Member] = &late[V]{}, true
+			e.kept.Add(1)
 		}
-	}
-	return values
-}
-
-// Answers is Each, but takes the value of an errand that has ended since an earlier call, unless it is stale. Nil means that none is.
-func (e *Errands[V]) Answers(ctx context.Context, names []Errand, stale func(*V) bool, do func(ctx context.Context, i int) V) []*V {
-	values, asked := make([]*V, len(names)), make([]int, 0, len(names))
-	for i := range names {
-		if values[i] = e.Late(names[i]); values[i] == nil || stale != nil && stale(values[i]) {
-			asked = append(asked, i)
-		}
-	}
-	again := make([]Errand, len(asked))
-	for at, i := range asked {
-		again[at] = names[i]
-	}
-	for at, value := range e.Each(ctx, again, func(ctx context.Context, at int) V { return do(ctx, asked[at]) }) {
-		values[asked[at]] = value
 	}
 	return values
 }
@@ -152,26 +150,10 @@ func (e *Errands[V]) Late(name Errand) *V {
 	return one.value
 }
 
-// keep needs the lock, as drop does.
-func (e *Errands[V]) keep(name Errand) {
-	if e.all == nil {
-		e.all, e.slow = map[Errand]*late[V]{}, map[string]bool{}
-	}
-	e.all[name], e.slow[name.Member] = &late[V]{}, true
-	e.kept.Add(1)
-}
-
+// drop needs the lock.
 func (e *Errands[V]) drop(name Errand) {
 	if e.all[name] != nil {
 		delete(e.all, name)
 		e.kept.Add(-1)
-	}
-}
-
-func (e *Errands[V]) expire(name Errand, one *late[V]) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.all[name] == one {
-		e.drop(name)
 	}
 }

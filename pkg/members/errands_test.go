@@ -24,7 +24,7 @@ func TestNobodyWaitsForASlowErrand(t *testing.T) {
 		each := func(within time.Duration, want ...string) {
 			t.Helper()
 			began := time.Now()
-			values := e.Each(t.Context(), names, func(ctx context.Context, i int) string {
+			values := e.Each(t.Context(), names, func(*string) bool { return true }, func(ctx context.Context, i int) string {
 				calls.Add(1)
 				select {
 				case <-time.After(takes[names[i].Member]):
@@ -74,7 +74,7 @@ func TestAnAnswerThatComesLateIsTaken(t *testing.T) {
 		var e Errands[int]
 		calls, names := 0, []Errand{{Member: "slow"}}
 		ask := func(stale bool) *int {
-			return e.Answers(t.Context(), names, func(*int) bool { return stale }, func(context.Context, int) int {
+			return e.Each(t.Context(), names, func(*int) bool { return stale }, func(context.Context, int) int {
 				calls++
 				n := calls
 				time.Sleep(3 * time.Second)

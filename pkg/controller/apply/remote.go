@@ -139,7 +139,7 @@ func Everywhere[T Placed, R any](ctx context.Context, m *Remote[R], object types
 	}
 	var here sync.WaitGroup
 	here.Go(func() { do(ctx, byCluster[""], o) })
-	for i, end := range m.Writing.Each(ctx, errands, func(ctx context.Context, i int) *Outcome {
+	for i, end := range m.Writing.Each(ctx, errands, func(**Outcome) bool { return true }, func(ctx context.Context, i int) *Outcome {
 		o := &Outcome{}
 		do(ctx, byCluster[errands[i].Member], o)
 		return o
@@ -181,7 +181,7 @@ func (m *Remote[R]) VisitAll(ctx context.Context, object types.NamespacedName, a
 		}
 		asked, errands = append(asked, &all[i]), append(errands, of)
 	}
-	for i, answer := range m.Visiting.Answers(ctx, errands, nil, func(ctx context.Context, i int) visit {
+	for i, answer := range m.Visiting.Each(ctx, errands, nil, func(ctx context.Context, i int) visit {
 		found, err := one(ctx, asked[i])
 		return visit{found, err}
 	}) {

@@ -77,7 +77,7 @@ func (r *reconciler) localsOf(ctx context.Context, frs *v1alpha1.FederatedReplic
 	}
 	tooBrief := func(s *seen) bool { return s.brief && from == theServers }
 	asking := *frs // a read may outlast this pass, which replaces what frs points to
-	for i, answer := range r.Reading.Answers(ctx, errands, tooBrief, func(ctx context.Context, i int) seen { return r.read(ctx, errands[i].Member, &asking, policy, from) }) {
+	for i, answer := range r.Reading.Each(ctx, errands, tooBrief, func(ctx context.Context, i int) seen { return r.read(ctx, errands[i].Member, &asking, policy, from) }) {
 		if answer == nil {
 			r.late(ctx, asked[i], frs, policy)
 			continue

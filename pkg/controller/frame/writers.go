@@ -21,20 +21,13 @@ const (
 	tracked = "before-first-apply"
 )
 
-// statusWriter is a program that writes the status of a WorkloadSpread or PodUnavailableBudget, by the object's managedFields. Only one product may do so.
-type statusWriter struct {
-	Manager string
-	// Time of its last write, in whole seconds.
-	Time metav1.Time
-}
-
-// otherWriter returns who else writes the status of an object that Berth writes: a program that wrote it after Berth did, or in the same second. It returns false
-// if there is none. So nobody is named who wrote before Berth came, or whom Berth has outlasted.
+// otherWriter returns who else writes the status of a WorkloadSpread or PodUnavailableBudget, by the object's managedFields: a program that wrote it after Berth did, or in
+// the same second. Only one product may do so. It returns false if there is none. So nobody is named who wrote before Berth came, or whom Berth has outlasted.
 //
 // Berth answers each write of another program within about a second. Until the other program writes again, otherWriter returns false. Only the controller sees
 // each write.
-func otherWriter(object metav1.Object) (statusWriter, bool) {
-	var own, other statusWriter
+func otherWriter(object metav1.Object) (metav1.ManagedFieldsEntry, bool) {
+	var own, other metav1.ManagedFieldsEntry
 	for _, entry := range object.GetManagedFields() {
 		if entry.Subresource != "status" || entry.Time == nil {
 			continue
@@ -43,11 +36,11 @@ func otherWriter(object metav1.Object) (statusWriter, bool) {
 		if strings.HasPrefix(entry.Manager, ours) || entry.Manager == tracked {
 			latest = &own
 		}
-		if latest.Time.Before(entry.Time) {
-			*latest = statusWriter{entry.Manager, *entry.Time}
+		if latest.Time == nil || latest.Time.Before(entry.Time) {
+			*latest = entry
 		}
 	}
-	return other, !own.Time.IsZero() && !other.Time.IsZero() && !other.Time.Before(&own.Time)
+	return other, own.Time != nil && other.Time != nil && !other.Time.Before(own.Time)
 }
 
 // TellOfOtherWriter sends an event about an object whose status another program writes. The event has the reason.
@@ -61,13 +54,9 @@ func TellOfOtherWriter(recorder events.EventRecorder, object client.Object, reas
 	}
 	named := object.DeepCopyObject().(client.Object)
 	named.SetResourceVersion("")
-	recorder.Eventf(named, nil, corev1.EventTypeWarning, reason, "ReportStatus", "%s", other.Message())
-}
-
-// Message says what another writer means, and what to do.
-func (w statusWriter) Message() string {
-	return fmt.Sprintf("%s writes the status too, most recently at %s: two controllers of this kind are active, and each counts without the other; switch one of them off (kubectl berth migrate)",
-		w.Manager, w.Time.UTC().Format("15:04:05Z"))
+	recorder.Eventf(named, nil, corev1.EventTypeWarning, reason, "ReportStatus",
+		"%s writes the status too, most recently at %s: two controllers of this kind are active, and each counts without the other; switch one of them off (kubectl berth migrate)",
+		other.Manager, other.Time.UTC().Format("15:04:05Z"))
 }
 
 // TrackWriters makes the API server record again who writes an object, if it does not. The object is as the API server returned it when Berth wrote its status.

@@ -176,7 +176,7 @@ func (r *reconciler) readMembers(ctx context.Context, ud *v1beta1.UnitedDeployme
 			asked, errands = append(asked, at), append(errands, of)
 		}
 	}
-	for i, answer := range r.Reading.Answers(ctx, errands, nil, func(ctx context.Context, i int) *seen { return r.readMember(ctx, asked[i].Name, ud, policy, from) }) {
+	for i, answer := range r.Reading.Each(ctx, errands, nil, func(ctx context.Context, i int) *seen { return r.readMember(ctx, asked[i].Name, ud, policy, from) }) {
 		if answer == nil || r.Answered(errands[i], (*answer).err, r.clock.Now()) == apply.Failed {
 			take(asked[i], nil)
 			continue
