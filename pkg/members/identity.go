@@ -23,8 +23,8 @@ type claims map[*link]claim
 
 type claim struct {
 	identity types.UID
-	// broken is that of the session, whose cache must not be kept for it.
-	broken chan<- error
+	// end is that of the session, whose cache must not be kept for it.
+	end context.CancelCauseFunc
 }
 
 // anchorOf is what a member proves when the hub connects to it: that it has a key of the authority that the hub's operator has given, or, without an authority, that it is the server. The UID of a namespace
@@ -49,7 +49,7 @@ func (l *link) claim(session *session, identity types.UID) error {
 	}
 	own, again := s.claims[l]
 	again = again && own.identity == identity
-	s.claims[l] = claim{identity, session.broken}
+	s.claims[l] = claim{identity, session.end}
 	for other, theirs := range s.claims {
 		switch {
 		case other == l || theirs.identity != identity:
@@ -61,7 +61,7 @@ func (l *link) claim(session *session, identity types.UID) error {
 		case isOlder(other.profile, l.profile):
 			return duplicateOf(other.profile.Name)
 		default:
-			breakOff(theirs.broken, duplicateOf(l.profile.Name))
+			theirs.end(duplicateOf(l.profile.Name))
 		}
 	}
 	return nil

@@ -106,15 +106,18 @@ func (l *link) backoff() *wait.Backoff {
 
 // attempt connects, and returns when the connection cannot be used, or not any more. Nothing of it is left then.
 func (l *link) attempt(ctx context.Context) {
-	within, cancel := context.WithCancel(ctx)
-	s, err := open(within, l)
+	within, end := context.WithCancelCause(ctx)
+	s, err := open(within, end, l)
 	if err == nil {
 		err = s.run()
+	}
+	if why := context.Cause(within); why != nil {
+		err = why
 	}
 	if ctx.Err() == nil { // otherwise it is not the member's link any more
 		l.fail(err)
 	}
-	cancel()
+	end(nil)
 	if s != nil {
 		s.close()
 	}
@@ -204,15 +207,15 @@ func (l *link) get() (Status, *session) {
 // session is one connection to a member with its cache. It is complete while it is the link's now.
 type session struct {
 	link *link
-	// open ends with the session. No request of its clients passes after that.
+	// open ends with the session. No request of its clients passes after that. end ends it; the first reason counts.
 	open      context.Context
+	end       context.CancelCauseFunc
 	http      *http.Client
 	transport http.RoundTripper
 	asking    client.Client // for probes
 	conns     *connrotation.Dialer
 	cache     cache.Cache
 	live      client.Client
-	broken    chan error // has the first reason why the cache cannot follow the member
 	reached   *discovery.DiscoveryClient
 
 	running sync.WaitGroup
@@ -237,11 +240,11 @@ type list struct {
 }
 
 // open prepares a session. It sends no request.
-func open(ctx context.Context, l *link) (*session, error) {
+func open(ctx context.Context, end context.CancelCauseFunc, l *link) (*session, error) {
 	if l.invalid != nil {
 		return nil, l.invalid
 	}
-	s := &session{link: l, open: ctx, broken: make(chan error, 1)}
+	s := &session{link: l, open: ctx, end: end}
 	config := rest.CopyConfig(l.config)
 	config.UserAgent = "berth-united/federation"
 	config.QPS = -1 // the cache and the probes must not wait behind the writes of a busy caller
@@ -315,7 +318,7 @@ func (s *session) prepareCache(config *rest.Config) error {
 		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 			AddFunc: func(object any) {
 				if s.objects.Add(1) > mostObjects {
-					s.isBroken(fmt.Errorf("it says that it has more than %d workloads and pods of the hub", mostObjects))
+					s.end(fmt.Errorf("it says that it has more than %d workloads and pods of the hub", mostObjects))
 				}
 				tell(object)
 			},
@@ -349,7 +352,7 @@ func (s *session) run() error {
 	}
 	s.running.Go(func() {
 		if err := s.cache.Start(s.open); err != nil {
-			s.isBroken(err)
+			s.end(err)
 		}
 	})
 	if err := s.awaitSync(); err != nil {
@@ -364,8 +367,6 @@ func (s *session) run() error {
 		select {
 		case <-s.open.Done():
 			return s.open.Err()
-		case err := <-s.broken:
-			return err
 		case <-ticker.C:
 		}
 		if s.probe() == nil {
@@ -409,16 +410,7 @@ func (s *session) checkAge() error {
 // watchFailed is called when a list or watch of the cache has ended with an error. The informer would try again, and meanwhile the cache would be old.
 func (s *session) watchFailed(_ context.Context, _ *toolscache.Reflector, err error) {
 	if !errors.Is(err, io.EOF) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && s.open.Err() == nil {
-		s.isBroken(err)
-	}
-}
-
-func (s *session) isBroken(err error) { breakOff(s.broken, err) }
-
-func breakOff(broken chan<- error, err error) {
-	select {
-	case broken <- err:
-	default: // the first one is the reason
+		s.end(err)
 	}
 }
 
@@ -426,21 +418,14 @@ func breakOff(broken chan<- error, err error) {
 func (s *session) awaitSync() error {
 	ctx, cancel := context.WithTimeout(s.open, s.link.set.options.SyncTimeout)
 	defer cancel()
-	synced := make(chan bool, 1)
-	go func() { synced <- s.cache.WaitForCacheSync(ctx) }()
-	select {
-	case complete := <-synced:
-		if !complete {
-			return fmt.Errorf("its workloads and pods could not be listed within %s", s.link.set.options.SyncTimeout)
-		}
-		s.complete.Store(true)
-		for i := range s.lists {
-			s.lists[i].seen = s.lists[i].asked
-		}
-		return nil
-	case err := <-s.broken:
-		return fmt.Errorf("listing its workloads and pods: %w", err)
+	if !s.cache.WaitForCacheSync(ctx) {
+		return fmt.Errorf("its workloads and pods could not be listed within %s", s.link.set.options.SyncTimeout)
 	}
+	s.complete.Store(true)
+	for i := range s.lists {
+		s.lists[i].seen = s.lists[i].asked
+	}
+	return nil
 }
 
 func (s *session) version() (string, error) {
@@ -569,7 +554,7 @@ func (b *meteredBody) Read(into []byte) (int, error) {
 	n, err := b.ReadCloser.Read(into)
 	if s := b.session; !s.complete.Load() && s.received.Add(int64(n)) > longestLists {
 		err = fmt.Errorf("its lists are longer than %d bytes", longestLists)
-		s.isBroken(err)
+		s.end(err)
 	}
 	return n, err
 }

@@ -260,7 +260,7 @@ func sessionWith(t *testing.T, handler http.HandlerFunc) *session {
 	t.Cleanup(server.Close)
 	set := &Set{}
 	set.options.complete(clientgoscheme.Scheme)
-	s, err := open(t.Context(), &link{set: set, config: &rest.Config{Host: server.URL, BearerToken: "token", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}})
+	s, err := open(t.Context(), func(error) {}, &link{set: set, config: &rest.Config{Host: server.URL, BearerToken: "token", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,14 +295,15 @@ func TestAnAnswerThatDoesNotEndIsCutOff(t *testing.T) {
 
 // TestListsThatDoNotEndAreCutOff, whatever their number is. What a watch brings later is no list.
 func TestListsThatDoNotEndAreCutOff(t *testing.T) {
-	s := &session{broken: make(chan error, 1)}
+	open, end := context.WithCancelCause(t.Context())
+	s := &session{end: end}
 	body := func() io.Reader { return &meteredBody{io.NopCloser(zeroes{}), s} }
 	for range 2 {
-		if _, err := io.CopyN(io.Discard, body(), longestLists/2); err != nil || len(s.broken) > 0 {
+		if _, err := io.CopyN(io.Discard, body(), longestLists/2); err != nil || open.Err() != nil {
 			t.Fatalf("half of it: %v", err)
 		}
 	}
-	if _, err := io.CopyN(io.Discard, body(), 1<<20); err == nil || len(s.broken) != 1 {
+	if _, err := io.CopyN(io.Discard, body(), 1<<20); err == nil || open.Err() == nil {
 		t.Error("the lists do not end")
 	}
 	s.complete.Store(true)
@@ -385,7 +386,8 @@ func TestTheOlderOfTwoMembersIsTheCluster(t *testing.T) {
 		if l == nil {
 			l = memberOf(s, name, created, "https://east")
 		}
-		now := &session{link: l, broken: make(chan error, 1)}
+		open, end := context.WithCancelCause(t.Context())
+		now := &session{link: l, open: open, end: end}
 		return now, l.claim(now, identity)
 	}
 	expect := func(err error, want string) {
@@ -394,13 +396,7 @@ func TestTheOlderOfTwoMembersIsTheCluster(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
-	broken := func(of *session) (err error) {
-		select {
-		case err = <-of.broken:
-		default:
-		}
-		return err
-	}
+	broken := func(of *session) error { return context.Cause(of.open) }
 	young, err := connect("young", start.Add(time.Second), "east")
 	expect(err, "<nil>")
 	other, err := connect("other", start, "west")
