@@ -3,6 +3,8 @@ package members
 import (
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/cache"
 )
 
 const (
@@ -11,12 +13,11 @@ const (
 	mostNoise     = 10
 )
 
-// noise bounds how often a member has the hub look at an object. Each look may cost requests to all other members. The zero value has heard nothing. It is safe for concurrent use.
+// noise bounds how often a member has the hub look at an object. Each look may cost requests to all other members. It is safe for concurrent use.
 type noise struct {
-	mu    sync.Mutex
-	heard map[Errand]hearing
-	// bound is how many hearings there are before those are dropped that say nothing any more.
-	bound int
+	mu sync.Mutex
+	// heard are hearings by Errand, as long as they say anything.
+	heard *cache.Expiring
 }
 
 // hearing is what was heard of an object from a member.
@@ -28,10 +29,12 @@ type hearing struct {
 }
 
 // after is how long the hub waits before it looks at an object because of a change. It is the delay, unless the member has changed too often.
-func (n *noise) after(of Errand, delay time.Duration, now time.Time) time.Duration {
+func (n *noise) after(of Errand, delay time.Duration) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	last := n.heard[of]
+	now := time.Now()
+	heard, _ := n.heard.Get(of)
+	last, _ := heard.(hearing)
 	if last.due.After(now) {
 		return last.due.Sub(now)
 	}
@@ -40,20 +43,6 @@ func (n *noise) after(of Errand, delay time.Duration, now time.Time) time.Durati
 	}
 	last.paid = last.paid.Add(noiseInterval)
 	last.due = now.Add(max(delay, last.paid.Sub(now)-mostNoise*noiseInterval))
-	if len(n.heard) >= n.bound {
-		n.forget(now)
-	}
-	n.heard[of] = last
+	n.heard.Set(of, last, last.paid.Sub(now))
 	return last.due.Sub(now)
-}
-
-// forget drops what says nothing any more. It needs the lock.
-func (n *noise) forget(now time.Time) {
-	kept := map[Errand]hearing{}
-	for of, last := range n.heard {
-		if last.paid.After(now) {
-			kept[of] = last
-		}
-	}
-	n.heard, n.bound = kept, 2*len(kept)+1000
 }

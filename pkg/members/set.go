@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -250,10 +251,10 @@ func (s *Set) link(name string) *link {
 // block.
 func (s *Set) Source(requests func(Change) []reconcile.Request, delay time.Duration) source.Source {
 	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		var heard noise
+		heard := noise{heard: utilcache.NewExpiring()}
 		sink := func(change Change) {
 			for _, request := range requests(change) {
-				queue.AddAfter(request, heard.after(Errand{request.NamespacedName, change.Member}, delay, time.Now()))
+				queue.AddAfter(request, heard.after(Errand{request.NamespacedName, change.Member}, delay))
 			}
 		}
 		s.mu.Lock()
