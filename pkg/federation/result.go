@@ -51,7 +51,9 @@ func (r *round) status(unknown []string) v1alpha1.FederatedReplicaSetStatus {
 			s.Replicas += pl.Local.Pods
 		}
 		c.State, c.Message = r.stateOf(pl)
-		c.Since = sinceOf(&pl.before, c.State, r.Now)
+		if c.Since = metav1.NewTime(r.Now); c.State == pl.before.State {
+			c.Since = pl.before.Since
+		}
 		s.Clusters = append(s.Clusters, c)
 		s.ScheduledReplicas += c.ScheduledReplicas
 		s.AvailableReplicas += c.AvailableReplicas
@@ -88,14 +90,6 @@ func (r *round) status(unknown []string) v1alpha1.FederatedReplicaSetStatus {
 	}
 	r.conditions(&s, unknown)
 	return s
-}
-
-// sinceOf keeps the time of a state that has not changed.
-func sinceOf(before *v1alpha1.ClusterStatus, state v1alpha1.ClusterState, now time.Time) metav1.Time {
-	if before.State == state {
-		return before.Since
-	}
-	return metav1.NewTime(now)
 }
 
 func (r *round) stateOf(pl *place) (v1alpha1.ClusterState, string) {

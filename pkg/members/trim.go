@@ -14,15 +14,16 @@ const OwnerIndex = "owner"
 // trim drops managed fields, the annotation of kubectl apply, and most of the pods' spec. A caller who needs these reads them live. The API server would refuse to write a workload as it
 // is here.
 func trim(object any) (any, error) {
+	if meta, is := object.(metav1.Object); is {
+		meta.SetManagedFields(nil)
+		delete(meta.GetAnnotations(), corev1.LastAppliedConfigAnnotation)
+	}
 	switch object := object.(type) {
 	case *appsv1.Deployment:
-		trimMeta(&object.ObjectMeta)
 		object.Spec.Template.Spec = corev1.PodSpec{}
 	case *appsv1.StatefulSet:
-		trimMeta(&object.ObjectMeta)
 		object.Spec.Template.Spec, object.Spec.VolumeClaimTemplates = corev1.PodSpec{}, nil
 	case *appsv1.ReplicaSet:
-		trimMeta(&object.ObjectMeta)
 		object.Spec.Template.Spec = corev1.PodSpec{}
 	case *corev1.Pod:
 		trimPod(object)
@@ -32,7 +33,6 @@ func trim(object any) (any, error) {
 
 // trimPod keeps what says which pod it is, whose, where, and how it fares.
 func trimPod(pod *corev1.Pod) {
-	trimMeta(&pod.ObjectMeta)
 	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, SchedulerName: pod.Spec.SchedulerName, SchedulingGates: pod.Spec.SchedulingGates}
 	kept := corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, Reason: pod.Status.Reason}
 	for _, condition := range pod.Status.Conditions {
@@ -45,11 +45,6 @@ func trimPod(pod *corev1.Pod) {
 		}
 	}
 	pod.Status = kept
-}
-
-func trimMeta(meta *metav1.ObjectMeta) {
-	meta.ManagedFields = nil
-	delete(meta.Annotations, corev1.LastAppliedConfigAnnotation)
 }
 
 // ownerOf is the name of the controller that owns an object.

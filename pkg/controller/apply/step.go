@@ -68,12 +68,6 @@ func (s *Step) Do(ctx context.Context) (after client.Object, err error) {
 	return after, err
 }
 
-// lacksNamespace is true if the namespace of a new object does not exist.
-func lacksNamespace(err error) bool {
-	var status apierrors.APIStatus
-	return apierrors.IsNotFound(err) && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "namespaces"
-}
-
 // readAgain is false if the plan does not hold any more.
 func (s *Step) readAgain(ctx context.Context) bool {
 	now := copyOf(s.Before)
@@ -94,7 +88,8 @@ func (s *Step) write(ctx context.Context) (client.Object, error) {
 			options = append(options, client.FieldValidation(metav1.FieldValidationStrict))
 		}
 		err := s.In.Create(ctx, object, options...)
-		if lacksNamespace(err) {
+		var status apierrors.APIStatus
+		if apierrors.IsNotFound(err) && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "namespaces" {
 			err = &Obstacle{fmt.Sprintf("namespace %s does not exist there; create it", object.GetNamespace())}
 		}
 		return object, err
