@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/url"
 	"reflect"
 	"slices"
@@ -59,29 +58,9 @@ func fromSecret(secret string, kubeconfig []byte) (*rest.Config, error) {
 	if err != nil || server.Host == "" || server.Scheme != "https" && server.Scheme != "http" {
 		return nil, badCredentials("%s has the server %q: write its URL, such as https://member.example.com:6443", where, cluster.Server)
 	}
-	result := &rest.Config{
-		Host:               cluster.Server,
-		BearerToken:        user.Token,
-		Username:           user.Username,
-		Password:           user.Password,
-		DisableCompression: cluster.DisableCompression,
-		Impersonate: rest.ImpersonationConfig{
-			UserName: user.Impersonate, UID: user.ImpersonateUID, Groups: user.ImpersonateGroups, Extra: user.ImpersonateUserExtra,
-		},
-		TLSClientConfig: rest.TLSClientConfig{
-			Insecure: cluster.InsecureSkipTLSVerify, ServerName: cluster.TLSServerName,
-			CAData: cluster.CertificateAuthorityData, CertData: user.ClientCertificateData, KeyData: user.ClientKeyData,
-		},
-	}
-	if (len(user.ClientCertificateData) > 0) != (len(user.ClientKeyData) > 0) {
-		return nil, badCredentials("%s has one of client-certificate-data and client-key-data: add the other", where)
-	}
-	if cluster.ProxyURL != "" {
-		proxy, err := url.Parse(cluster.ProxyURL)
-		if err != nil {
-			return nil, badCredentials("%s has a proxy-url that is no URL: correct it", where)
-		}
-		result.Proxy = http.ProxyURL(proxy)
+	result, err := clientcmd.NewDefaultClientConfig(*config, nil).ClientConfig()
+	if err != nil {
+		return nil, badCredentials("%s cannot be used: correct it: %w", where, err)
 	}
 	if _, err := rest.TLSConfigFor(result); err != nil {
 		return nil, badCredentials("%s has certificates or keys that do not parse: correct them: %w", where, err)

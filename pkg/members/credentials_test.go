@@ -49,7 +49,7 @@ func TestAKubeconfigFromASecretIsData(t *testing.T) {
 		"another scheme":                {kubeconfig("server: \"file:///etc/passwd\"", token), "has the server"},
 		"an authority that is none":     {kubeconfig(server+", certificate-authority-data: bm8=", token), "do not parse"},
 		"a key that is none":            {kubeconfig(server, "client-certificate-data: bm8=, client-key-data: bm8="), "do not parse"},
-		"a certificate without its key": {kubeconfig(server, "client-certificate-data: bm8="), "has one of client-certificate-data and client-key-data"},
+		"a certificate without its key": {kubeconfig(server, "client-certificate-data: bm8="), "client-key-data or client-key must be specified"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config, err := fromSecret("m", []byte(tc.kubeconfig))
