@@ -31,12 +31,11 @@ import (
 	inventory "sigs.k8s.io/cluster-inventory-api/apis/v1alpha1"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 )
 
-// kinds are what the cache holds of a member.
+// kinds are what the cache holds of a member. The clients know them and Namespace, and no others.
 var kinds = []schema.GroupVersionKind{
 	appsv1.SchemeGroupVersion.WithKind("Deployment"), appsv1.SchemeGroupVersion.WithKind("StatefulSet"), appsv1.SchemeGroupVersion.WithKind("ReplicaSet"),
 	corev1.SchemeGroupVersion.WithKind("Pod"),
@@ -274,12 +273,7 @@ func open(ctx context.Context, end context.CancelCauseFunc, l *link) (*session, 
 	}
 	limited := rest.CopyConfig(config)
 	limited.QPS, limited.RateLimiter = 0, flowcontrol.NewTokenBucketRateLimiter(mostRequests, burst)
-	others, err := apiutil.NewDynamicRESTMapper(limited, &bounded)
-	if err != nil {
-		return nil, err
-	}
-	mapper := meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{knownKinds(), others}}
-	if s.live, err = client.New(limited, client.Options{HTTPClient: &bounded, Scheme: l.set.options.scheme, Mapper: mapper}); err != nil {
+	if s.live, err = client.New(limited, client.Options{HTTPClient: &bounded, Scheme: l.set.options.scheme, Mapper: knownKinds()}); err != nil {
 		return nil, err
 	}
 	if err := s.prepareCache(config); err != nil {
