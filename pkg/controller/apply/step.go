@@ -97,13 +97,7 @@ func (s *Step) write(ctx context.Context) (client.Object, error) {
 		uid, version := s.Before.GetUID(), s.Before.GetResourceVersion()
 		return s.Before, s.In.Delete(ctx, copyOf(s.Before), client.Preconditions{UID: &uid, ResourceVersion: &version}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 	case Scale:
-		metadata := map[string]any{"uid": s.Before.GetUID(), "resourceVersion": s.Before.GetResourceVersion(), "annotations": s.Annotations}
-		patch, err := json.Marshal(map[string]any{"metadata": metadata, "spec": map[string]any{"replicas": s.Replicas}})
-		if err != nil {
-			return nil, err
-		}
-		object := copyOf(s.Before)
-		return object, s.In.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), s.Manager)
+		return s.merge(ctx, s.Annotations, map[string]any{"replicas": s.Replicas})
 	default:
 		if err := s.clearRollingUpdate(ctx); err != nil {
 			return nil, err
@@ -117,6 +111,20 @@ func (s *Step) write(ctx context.Context) (client.Object, error) {
 		object.SetResourceVersion(version)
 		return object, s.In.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.ForceOwnership, s.Manager)
 	}
+}
+
+// merge writes these fields of the object as it was read.
+func (s *Step) merge(ctx context.Context, annotations, spec map[string]any) (client.Object, error) {
+	metadata := map[string]any{"uid": s.Before.GetUID(), "resourceVersion": s.Before.GetResourceVersion()}
+	if annotations != nil { // null would remove those that others have written
+		metadata["annotations"] = annotations
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": metadata, "spec": spec})
+	if err != nil {
+		return nil, err
+	}
+	object := copyOf(s.Before)
+	return object, s.In.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), s.Manager)
 }
 
 // clearRollingUpdate removes the parameters of rolling updates from an object that gets a strategy without them. The API server refuses them beside that strategy. Server-side apply keeps them, because the
@@ -134,15 +142,8 @@ func (s *Step) clearRollingUpdate(ctx context.Context) error {
 		if rolling, _, _ := unstructured.NestedMap(before, "spec", field, "rollingUpdate"); rolling == nil {
 			continue
 		}
-		patch, err := json.Marshal(map[string]any{
-			"metadata": map[string]any{"uid": s.Before.GetUID(), "resourceVersion": s.Before.GetResourceVersion()},
-			"spec":     map[string]any{field: map[string]any{"type": wanted["type"], "rollingUpdate": nil}},
-		})
+		cleared, err := s.merge(ctx, nil, map[string]any{field: map[string]any{"type": wanted["type"], "rollingUpdate": nil}})
 		if err != nil {
-			return err
-		}
-		cleared := copyOf(s.Before)
-		if err := s.In.Patch(ctx, cleared, client.RawPatch(types.MergePatchType, patch), s.Manager); err != nil {
 			return err
 		}
 		s.Before = cleared

@@ -53,6 +53,9 @@ func TestAWriteThatCameTooLateIsRepeatedIfThePlanStillHolds(t *testing.T) {
 			if got := ResultOf(err); got != tc.want || s.Operation() != Scale {
 				t.Errorf("%s: %s, %v", s.Operation(), got, err)
 			}
+			if err := api.Get(t.Context(), client.ObjectKeyFromObject(now), before); err != nil || before.Annotations["a"] != now.Annotations["a"] {
+				t.Errorf("annotations %v, %v", before.Annotations, err)
+			}
 		})
 	}
 }
