@@ -18,10 +18,13 @@ type Key struct {
 // Hash stands for what is applied.
 type Hash [sha256.Size]byte
 
-// HashOf is the same for the same content.
-func HashOf(content map[string]any) (Hash, error) {
+// HashOf is the same for the same content, as it is decoded from JSON.
+func HashOf(content map[string]any) Hash {
 	text, err := json.Marshal(content)
-	return sha256.Sum256(text), err
+	if err != nil {
+		panic(err)
+	}
+	return sha256.Sum256(text)
 }
 
 // Memory is what was applied last, and the generations afterwards. If an object has another generation, somebody has changed its spec. It only saves requests: without it everything is applied once more. The

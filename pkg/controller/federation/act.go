@@ -34,17 +34,13 @@ type rendered struct {
 	hash   apply.Hash
 }
 
-func render(policy *model.Policy, replicas int32, owner types.UID) (rendered, error) {
-	content, err := policy.Render(replicas, owner)
-	if err != nil {
-		return rendered{}, err
-	}
-	hash, err := apply.HashOf(content)
-	return rendered{&unstructured.Unstructured{Object: content}, hash}, err
+func render(policy *model.Policy, replicas int32, owner types.UID) rendered {
+	content := policy.Render(replicas, owner)
+	return rendered{&unstructured.Unstructured{Object: content}, apply.HashOf(content)}
 }
 
 // steps are what the plan asks for, without the ReplicaSets that are as wanted.
-func (r *reconciler) steps(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, plan *model.Plan, locals []local) (lower, rest []step, err error) {
+func (r *reconciler) steps(frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, plan *model.Plan, locals []local) (lower, rest []step) {
 	byName := make(map[string]*local, len(locals))
 	for i := range locals {
 		byName[locals[i].Name] = &locals[i]
@@ -56,9 +52,7 @@ func (r *reconciler) steps(frs *v1alpha1.FederatedReplicaSet, policy *model.Poli
 		if !s.Leaving {
 			set, done := byReplicas[s.Replicas]
 			if !done {
-				if set, err = render(policy, s.Replicas, frs.UID); err != nil {
-					return nil, nil, err
-				}
+				set = render(policy, s.Replicas, frs.UID)
 				byReplicas[s.Replicas] = set
 			}
 			s.rendered = set
@@ -71,7 +65,7 @@ func (r *reconciler) steps(frs *v1alpha1.FederatedReplicaSet, policy *model.Poli
 			rest = append(rest, s)
 		}
 	}
-	return lower, rest, nil
+	return lower, rest
 }
 
 func isDone(s *step, owner types.UID, was *apply.Memory) bool {
@@ -101,11 +95,11 @@ func (r *reconciler) act(ctx context.Context, v *view) *apply.Outcome {
 	}
 	apply.Everywhere(ctx, &r.Remote, key, v.lower, o, write)
 	was := r.appliedOf(key)
-	rest, err := apply.Afford(v.rest, o.Kept, (*step).raise, func(by int32, s *step) (_ bool, err error) {
+	rest, err := apply.Afford(v.rest, o.Kept, (*step).raise, func(by int32, s *step) (bool, error) {
 		if s.Replicas -= by; !s.Leaving {
-			s.rendered, err = render(v.policy, s.Replicas, v.frs.UID)
+			s.rendered = render(v.policy, s.Replicas, v.frs.UID)
 		}
-		return err == nil && (s.Local != nil || s.Replicas > 0) && !isDone(s, v.frs.UID, was), err
+		return (s.Local != nil || s.Replicas > 0) && !isDone(s, v.frs.UID, was), nil
 	})
 	if err != nil {
 		o.Err = errors.Join(o.Err, err)

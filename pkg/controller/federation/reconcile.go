@@ -86,10 +86,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.tell(ctx, frs, late)
 		return r.note(ctx, frs, policy, late, reconcile.Result{RequeueAfter: frame.BatchWindow})
 	}
-	v, err := r.look(ctx, frs, policy, theCaches)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
+	v := r.look(ctx, frs, policy, theCaches)
 	wait := r.told.Wait(request.NamespacedName, r.clock.Now())
 	switch {
 	case len(v.lower)+len(v.rest) > 0:
@@ -127,18 +124,18 @@ func (r *reconciler) lookAgain(ctx context.Context, v *view) (*view, error) {
 	if len(v.lower) == 0 {
 		from = theSets
 	}
-	v, err := r.look(ctx, frs, first.policy, from)
-	if err == nil && from == theSets && len(v.lower) > 0 {
-		v, err = r.look(ctx, frs, first.policy, theServers)
+	v = r.look(ctx, frs, first.policy, from)
+	if from == theSets && len(v.lower) > 0 {
+		v = r.look(ctx, frs, first.policy, theServers)
 	}
-	if err == nil && !isRead && isStored(&v.plan.Status, &frs.Status) {
+	if !isRead && isStored(&v.plan.Status, &frs.Status) {
 		return r.lookAgain(ctx, v)
 	}
-	return v, err
+	return v, nil
 }
 
 // look gathers what is known, and plans.
-func (r *reconciler) look(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) (*view, error) {
+func (r *reconciler) look(ctx context.Context, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) *view {
 	v := &view{frs: frs, policy: policy}
 	locals := r.localsOf(ctx, frs, policy, from)
 	observed := model.Observed{Now: r.clock.Now(), Generation: frs.Generation, Status: &frs.Status}
@@ -148,9 +145,8 @@ func (r *reconciler) look(ctx context.Context, frs *v1alpha1.FederatedReplicaSet
 		v.late = v.late || locals[i].Late
 	}
 	v.plan = policy.Plan(observed)
-	var err error
-	v.lower, v.rest, err = r.steps(frs, policy, &v.plan, locals)
-	return v, err
+	v.lower, v.rest = r.steps(frs, policy, &v.plan, locals)
+	return v
 }
 
 // carryOut writes the ReplicaSets. A refusal is noted in the status: the model goes by it.

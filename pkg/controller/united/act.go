@@ -120,8 +120,8 @@ func (r *reconciler) render(ctx context.Context, s *step, ud *v1beta1.UnitedDepl
 		return fmt.Errorf("rendering the child of subset %s: %w", policy.Subsets[s.Subset].Name, err)
 	}
 	s.object = &unstructured.Unstructured{Object: content}
-	s.hash, err = apply.HashOf(content)
-	return err
+	s.hash = apply.HashOf(content)
+	return nil
 }
 
 // isDone is true if the child is as wanted, or nothing can be done now.
