@@ -38,17 +38,13 @@ func New(name string, mgr ctrl.Manager, reconciler reconcile.Reconciler, measure
 			return nil, fmt.Errorf("registering metrics: %w", err)
 		}
 	}
-	c, err := controller.New(name, mgr, controller.Options{
+	return controller.New(name, mgr, controller.Options{
 		Reconciler:              reconciler,
 		MaxConcurrentReconciles: Workers,
 		NewQueue:                newQueue(ofNamespace),
 		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
 		ReconciliationTimeout:   reconcileTimeout,
 	})
-	if err != nil {
-		return nil, fmt.Errorf("making the controller: %w", err)
-	}
-	return c, nil
 }
 
 // Queue of a controller.
