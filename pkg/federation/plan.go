@@ -24,9 +24,6 @@ const takenInterval = 30 * time.Second
 func (p *Policy) Plan(in Observed) Plan {
 	in.Now = in.Now.Truncate(time.Second) // as the API server stores times
 	r := &round{Policy: p, Observed: in}
-	if r.Status == nil {
-		r.Status = &v1alpha1.FederatedReplicaSetStatus{}
-	}
 	r.gather()
 	for _, pl := range r.places {
 		r.count(pl)
