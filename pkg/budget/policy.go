@@ -12,11 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/subset"
 )
 
 // Policy is a compiled, valid budget.
@@ -38,27 +38,13 @@ type Policy struct {
 	ReplaceFirst   int
 	ReplaceTimeout time.Duration
 
-	maxUnavailable *amount // nil: minAvailable counts
-	minAvailable   *amount
+	maxUnavailable subset.Limit // if it is not set, minAvailable counts
+	minAvailable   subset.Limit // if it is not set either, only the subsets are limited
 	ifHealthy      bool
 	perSubset      *perSubset // nil: limits no subset
 	// exemptingNeedsRoom: NoProtectAnnotation on an available pod is judged like a deletion.
 	exemptingNeedsRoom bool
 	protected          []v1beta1.Operation // nil: all
-}
-
-// amount is a count, or a percentage of the replicas.
-type amount struct {
-	value     int64
-	isPercent bool
-}
-
-// of rounds up: ceil(percentage × replicas / 100).
-func (a amount) of(total int32) int32 {
-	if !a.isPercent {
-		return int32(min(a.value, int64(maxReplicas)))
-	}
-	return int32((a.value*int64(total) + 99) / 100)
 }
 
 const maxReplicas = int32(1<<31 - 1)
@@ -144,52 +130,25 @@ func (p *Policy) compileReplaceFirst(spec *v1beta1.PodUnavailableBudgetSpec, pat
 }
 
 func (p *Policy) compileAmounts(spec *v1beta1.PodUnavailableBudgetSpec, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	read := func(value *intstr.IntOrString, name string) *amount {
-		if value == nil {
-			return nil
-		}
-		a, err := parseAmount(value)
-		if err != nil {
-			errs = append(errs, field.Invalid(path.Child(name), value.String(), err.Error()))
-			return nil
-		}
-		return &a
-	}
-	p.maxUnavailable = read(spec.MaxUnavailable, "maxUnavailable")
-	p.minAvailable = read(spec.MinAvailable, "minAvailable")
+	var errs, more field.ErrorList
+	p.maxUnavailable, errs = subset.CompileLimit(spec.MaxUnavailable, path.Child("maxUnavailable"))
+	p.minAvailable, more = subset.CompileLimit(spec.MinAvailable, path.Child("minAvailable"))
+	errs = append(errs, more...)
 	switch {
 	case spec.MaxUnavailable == nil && spec.MinAvailable == nil && spec.PerSubset == nil:
 		errs = append(errs, field.Required(path, "needs maxUnavailable, minAvailable or perSubset"))
-	case spec.MaxUnavailable == nil && spec.MinAvailable == nil:
-		p.minAvailable = &amount{} // only the subsets are limited
 	case spec.MaxUnavailable != nil && spec.MinAvailable != nil:
 		p.warn("%s: not used, because maxUnavailable takes precedence", path.Child("minAvailable"))
-		p.minAvailable = nil
+		p.minAvailable = subset.Limit{}
 	}
 	switch {
 	case p.ReplaceFirst > 0: // drains finish
-	case p.maxUnavailable != nil && p.maxUnavailable.value == 0:
+	case p.maxUnavailable.Quota(maxReplicas) == 0:
 		p.warn("%s: with 0 no available pod may ever be deleted, evicted or restarted, so that node drains and rollouts never finish", path.Child("maxUnavailable"))
-	case p.minAvailable != nil && p.minAvailable.isPercent && p.minAvailable.value == 100:
+	case p.minAvailable.IsPercent() && p.minAvailable.Quota(100) == 100:
 		p.warn("%s: with 100%% no available pod may ever be deleted, evicted or restarted unless there are more pods than replicas, so that node drains never finish", path.Child("minAvailable"))
 	}
 	return errs
-}
-
-func parseAmount(value *intstr.IntOrString) (amount, error) {
-	if value.Type == intstr.Int {
-		if value.IntVal < 0 {
-			return amount{}, fmt.Errorf("must not be negative")
-		}
-		return amount{value: int64(value.IntVal)}, nil
-	}
-	digits, isPercent := strings.CutSuffix(value.StrVal, "%")
-	n, err := strconv.ParseUint(digits, 10, 31)
-	if !isPercent || err != nil || n > 100 {
-		return amount{}, fmt.Errorf("must be a count or a percentage from 0%% to 100%%")
-	}
-	return amount{value: int64(n), isPercent: true}, nil
 }
 
 func (p *Policy) compileIgnored(spec *v1beta1.PodUnavailableBudgetSpec, path *field.Path) field.ErrorList {
@@ -275,7 +234,7 @@ func (p *Policy) WarningsAt(f Facts) []string {
 	t := p.Tally(f)
 	if t.Unknown != "" {
 		field := "spec.maxUnavailable"
-		if p.maxUnavailable == nil {
+		if !p.maxUnavailable.IsSet() {
 			field = "spec.minAvailable"
 		}
 		warnings = append(warnings, field+": no available pod may be deleted, evicted or restarted: "+t.Unknown)
@@ -308,16 +267,16 @@ func (p *Policy) Protects(operation v1beta1.Operation) bool {
 //	maxUnavailable:  total − ceil(maxUnavailable of total), not below 0
 //	minAvailable:    ceil(minAvailable of total), not above total
 func (p *Policy) Desired(total int32) int32 {
-	if p.maxUnavailable != nil {
-		return max(total-min(p.maxUnavailable.of(total), total), 0)
+	if p.maxUnavailable.IsSet() {
+		return max(total-p.maxUnavailable.Quota(total), 0)
 	}
-	return min(p.minAvailable.of(total), total)
+	return max(min(p.minAvailable.Quota(total), total), 0)
 }
 
 // needsReplicas is true if the budget can be kept only where the number of replicas is known. With maxUnavailable, a percentage or perSubset, each pod that
 // goes would lower the number that must stay. A count in minAvailable holds without it, and a budget that needs no pod at all holds nothing.
 func (p *Policy) needsReplicas() bool {
-	return p.Replicas == nil && (p.perSubset != nil || (p.maxUnavailable != nil || p.minAvailable.isPercent) && p.Desired(maxReplicas) > 0)
+	return p.Replicas == nil && (p.perSubset != nil || (p.maxUnavailable.IsSet() || p.minAvailable.IsPercent()) && p.Desired(maxReplicas) > 0)
 }
 
 // dependent are the fields that need the number of replicas, for messages.
@@ -332,8 +291,8 @@ func (p *Policy) dependent() string {
 // more: readers may rely on the number.
 func (p *Policy) allowed(t *Tally) int32 {
 	n := max(t.Available-t.Desired, 0)
-	if p.maxUnavailable != nil {
-		n = min(n, p.maxUnavailable.of(t.Total))
+	if p.maxUnavailable.IsSet() {
+		n = min(n, p.maxUnavailable.Quota(t.Total))
 	}
 	return min(n, p.allowedBySubsets(t))
 }

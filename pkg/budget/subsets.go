@@ -20,7 +20,7 @@ import (
 // perSubset is v1beta1.PerSubset.
 type perSubset struct {
 	label          string
-	maxUnavailable *amount // nil: no limit
+	maxUnavailable subset.Limit
 	oneAtATime     bool
 }
 
@@ -54,12 +54,9 @@ func (p *Policy) compilePerSubset(spec *v1beta1.PerSubset, path *field.Path) (er
 	}
 	switch {
 	case spec.MaxUnavailable != nil:
-		limit, err := parseAmount(spec.MaxUnavailable)
-		if err != nil {
-			return append(errs, field.Invalid(path.Child("maxUnavailable"), spec.MaxUnavailable.String(), err.Error()))
-		}
-		p.perSubset.maxUnavailable = &limit
-		if limit.value == 0 && p.ReplaceFirst == 0 {
+		limit, more := subset.CompileLimit(spec.MaxUnavailable, path.Child("maxUnavailable"))
+		p.perSubset.maxUnavailable, errs = limit, append(errs, more...)
+		if limit.Quota(maxReplicas) == 0 && p.ReplaceFirst == 0 {
 			p.warn("%s: with 0 no available pod may ever be deleted, evicted or restarted, so that node drains and rollouts never finish", path.Child("maxUnavailable"))
 		}
 	case !spec.OneAtATime:
@@ -194,14 +191,12 @@ func (p *Policy) heldBySubset(name string, takes bool, t *Tally) string {
 	if takes {
 		after.Available--
 	}
-	if limit := p.perSubset.maxUnavailable; limit != nil {
-		if most := limit.of(max(own.Total, 0)); sum(after.missing(), t.Unplaced) > most {
-			text := fmt.Sprintf("%s has %d unavailable of %d pods, and at most %d may be unavailable (perSubset.maxUnavailable)", inWords(name), own.missing(), own.Total, most)
-			if t.Unplaced > 0 {
-				text += fmt.Sprintf(", and %d missing pods may be of any subset", t.Unplaced)
-			}
-			return text
+	if most := p.perSubset.maxUnavailable.Quota(own.Total); most != subset.NoLimit && sum(after.missing(), t.Unplaced) > most {
+		text := fmt.Sprintf("%s has %d unavailable of %d pods, and at most %d may be unavailable (perSubset.maxUnavailable)", inWords(name), own.missing(), own.Total, most)
+		if t.Unplaced > 0 {
+			text += fmt.Sprintf(", and %d missing pods may be of any subset", t.Unplaced)
 		}
+		return text
 	}
 	if !p.perSubset.oneAtATime || after.missing() == 0 && t.Unplaced == 0 {
 		return ""
@@ -236,8 +231,8 @@ func (p *Policy) allowedBySubsets(t *Tally) int32 {
 			continue
 		}
 		room := in.Available
-		if limit := p.perSubset.maxUnavailable; limit != nil {
-			room = min(room, in.Available-in.Total+limit.of(max(in.Total, 0))-t.Unplaced)
+		if limit := p.perSubset.maxUnavailable.Quota(in.Total); limit != subset.NoLimit {
+			room = min(room, in.Available-in.Total+limit-t.Unplaced)
 		}
 		all, most = sum(all, room), max(most, room)
 	}

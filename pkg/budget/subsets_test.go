@@ -337,7 +337,7 @@ func checkSubsets(t rapid.TB, h *worlds.History) {
 			missing[""]++
 			total[""]++
 		}
-		if limit := p.perSubset.maxUnavailable; limit != nil && max(missing[of.Subset], 0)+anywhere > int(limit.of(int32(max(total[of.Subset], 0)))) {
+		if limit := p.perSubset.maxUnavailable; limit.IsSet() && max(missing[of.Subset], 0)+anywhere > int(limit.Quota(int32(max(total[of.Subset], 0)))) {
 			t.Fatalf("%v: request %d of %+v leaves %v missing of %v, and %d anywhere", text, i, requests, missing, total, anywhere)
 		}
 		for zone, many := range missing {

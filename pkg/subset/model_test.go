@@ -362,7 +362,7 @@ func randomMinimum(r *worlds.History, maximum *intstr.IntOrString, n int) *intst
 	if r.IntN(3) == 0 {
 		most := 100 / n
 		if maximum != nil && maximum.Type == intstr.String {
-			limit, _ := compileLimit(maximum, nil)
+			limit, _ := CompileLimit(maximum, nil)
 			most = min(most, int(limit.value))
 		}
 		return ptr.To(intstr.FromString(fmt.Sprintf("%d%%", r.IntN(most+1))))

@@ -197,6 +197,9 @@ func (l Limit) Quota(replicas int32) int32 {
 	}
 }
 
+// IsSet is true if there is a limit.
+func (l Limit) IsSet() bool { return l.kind != unlimited }
+
 // IsPercent is true if the quota depends on the replicas.
 func (l Limit) IsPercent() bool { return l.kind == percent }
 
@@ -378,10 +381,10 @@ func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorL
 		errs = append(errs, field.Required(path.Child("name"), "must be a valid label value that is not empty"))
 	}
 	errs = append(errs, podspec.Invalid(path.Child("name"), spec.Name, content.IsLabelValue(spec.Name))...)
-	limit, limitErrs := compileLimit(spec.MaxReplicas, path.Child("maxReplicas"))
+	limit, limitErrs := CompileLimit(spec.MaxReplicas, path.Child("maxReplicas"))
 	subset.Limit = limit
 	errs = append(errs, limitErrs...)
-	minimum, minimumErrs := compileLimit(spec.MinReplicas, path.Child("minReplicas"))
+	minimum, minimumErrs := CompileLimit(spec.MinReplicas, path.Child("minReplicas"))
 	subset.Min = minimum
 	errs = append(errs, minimumErrs...)
 	if minimum.kind != unlimited && minimum.kind == limit.kind && minimum.value > limit.value {
@@ -434,7 +437,8 @@ func validateWeight(subset *Subset, path *field.Path) field.ErrorList {
 	return errs
 }
 
-func compileLimit(value *intstr.IntOrString, path *field.Path) (Limit, field.ErrorList) {
+// CompileLimit reads a count, or a percentage from 0% to 100%. Nil is no limit.
+func CompileLimit(value *intstr.IntOrString, path *field.Path) (Limit, field.ErrorList) {
 	if value == nil {
 		return Limit{}, nil
 	}
