@@ -819,12 +819,12 @@ func FuzzDecide(f *testing.F) {
 	f.Fuzz(worlds.Fuzz(checkDecision))
 }
 
-// foresee says which of the pods could be deleted in this order.
+// foresee says which of the pods could be evicted in this order.
 func foresee(policy *Policy, pub *v1beta1.PodUnavailableBudget, pods []Pod) []bool {
-	f, answers := policy.Forecast(pub, v1beta1.OperationDelete), make([]bool, len(pods))
+	f, answers := policy.Forecast(pub), make([]bool, len(pods))
 	for i := range pods {
-		if answers[i] = f.May(&pods[i]); answers[i] {
-			f.Take(&pods[i])
+		if answers[i] = f.may(&pods[i]); answers[i] {
+			f.take(&pods[i])
 		}
 	}
 	return answers
@@ -845,7 +845,7 @@ func TestForecast(t *testing.T) {
 		"pods that do not serve yet or any more go":              {"max 0", facts(3, Available, Pending, Gone), "", 3, []bool{false, true, true}},
 		"what the ledger holds goes, and has taken the room":     {"max 1", recorded, "", 3, []bool{false, true, false}},
 		"a status of another generation promises nothing":        {"max 2", facts(2, times(2, Available)...), "", 2, []bool{false, false}},
-		"a budget that does not protect from deletion is silent": {"max 0", facts(2, times(2, Available)...), "EVICT", 3, []bool{true, true}},
+		"a budget that does not protect from eviction is silent": {"max 0", facts(2, times(2, Available)...), "DELETE", 3, []bool{true, true}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -871,7 +871,7 @@ func whatIsForeseen(t rapid.TB, h *worlds.History) {
 	Publish(&pub.Status, pub.Generation, f.Ledger, policy.Tally(f))
 	requests := make([]Request, len(f.Pods))
 	for i := range f.Pods {
-		requests[i] = Request{Name: f.Pods[i].Name, UID: f.Pods[i].UID, Operation: v1beta1.OperationDelete}
+		requests[i] = Request{Name: f.Pods[i].Name, UID: f.Pods[i].UID, Operation: v1beta1.OperationEvict}
 	}
 	want := make([]bool, len(requests))
 	for i, verdict := range policy.Decide(f, requests, metav1.Time{}).Verdicts {

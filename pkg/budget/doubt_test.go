@@ -177,7 +177,7 @@ func TestAForecastCountsOnNoDoubt(t *testing.T) {
 		Available: pod(image("web:2"), created, written(time.Second, "", fieldsOfImage)),
 		Doubtful:  pod(memory("2Mi"), runsMemory("1Mi"), deferred),
 	} {
-		if got := Expect(p, nil); got.State != want || (got.Why == "") != (want == Available) {
+		if got := compile(t, budgetOf("max 1")).Forecast(budgetOf("max 1")).expect(p); got.State != want || (got.Why == "") != (want == Available) {
 			t.Errorf("got %+v, want %s", got, want)
 		}
 	}

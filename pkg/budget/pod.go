@@ -61,15 +61,6 @@ func Observe(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) Pod {
 	return observed
 }
 
-// Expect is Observe for a Forecast. A doubt that only time ends may have ended where the status was written, so such a pod is Available.
-func Expect(pod *corev1.Pod, ignored labels.Selector) Pod {
-	observed, d := observe(pod, ignored, false)
-	if d.change != 0 {
-		observed.State, observed.Why = Available, ""
-	}
-	return observed
-}
-
 // observe also returns the doubt about the pod, if there is one.
 func observe(pod *corev1.Pod, ignored labels.Selector, nodeGone bool) (_ Pod, d doubt) {
 	state, why := stateOf(pod, ignored, nodeGone)

@@ -92,7 +92,7 @@ func TestReplicasThatNobodyCanTell(t *testing.T) {
 				t.Errorf("%+v is published, and the ledger is %+v", d.Tally, d.Ledger)
 			}
 			Publish(&pub.Status, pub.Generation, nil, d.Tally)
-			if p.Forecast(pub, v1beta1.OperationEvict).May(&tc.facts.Pods[0]) && d.Tally.Available <= d.Tally.Total {
+			if p.Forecast(pub).may(&tc.facts.Pods[0]) && d.Tally.Available <= d.Tally.Total {
 				t.Error("a client that reads the status expects that the pod may go")
 			}
 		})

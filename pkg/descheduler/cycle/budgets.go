@@ -9,7 +9,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
@@ -41,12 +40,12 @@ type allowance struct {
 
 // room is what a budget has left.
 type room interface {
-	// has is true if the pod may go.
-	has(pod *corev1.Pod) bool
-	// take counts the pod as gone.
-	take(pod *corev1.Pod)
-	// refused takes in that the pod was not let go.
-	refused(pod *corev1.Pod)
+	// Has is true if the pod may go.
+	Has(pod *corev1.Pod) bool
+	// Take counts the pod as gone.
+	Take(pod *corev1.Pod)
+	// Refused takes in that the pod was not let go.
+	Refused(pod *corev1.Pod)
 }
 
 func (c *Cycle) gatherBudgets(ctx context.Context) (*budgets, error) {
@@ -107,15 +106,15 @@ func isAskedOfPDBs(pod *corev1.Pod) bool {
 	return pod.Status.Phase != corev1.PodPending && !podstate.HasEnded(pod)
 }
 
-func (d *disruptions) has(pod *corev1.Pod) bool { return d.left > 0 || d.isFree(pod) }
+func (d *disruptions) Has(pod *corev1.Pod) bool { return d.left > 0 || d.isFree(pod) }
 
-func (d *disruptions) take(pod *corev1.Pod) {
+func (d *disruptions) Take(pod *corev1.Pod) {
 	if !d.isFree(pod) {
 		d.left--
 	}
 }
 
-func (d *disruptions) refused(pod *corev1.Pod) {
+func (d *disruptions) Refused(pod *corev1.Pod) {
 	if !d.isFree(pod) {
 		d.left = 0
 	}
@@ -127,41 +126,11 @@ func (b *budgets) addUnavailableBudget(pub *v1beta1.PodUnavailableBudget) {
 	if len(errs) > 0 {
 		return // it protects nothing
 	}
-	a := &allowance{name: "PodUnavailableBudget " + pub.Name, selector: policy.Selector, room: forecast{policy.Forecast(pub, v1beta1.OperationEvict), policy.Ignored}}
+	a := &allowance{name: "PodUnavailableBudget " + pub.Name, selector: policy.Selector, room: policy.Forecast(pub)}
 	if policy.Target != nil {
-		gv, err := schema.ParseGroupVersion(policy.Target.APIVersion)
-		if err != nil {
-			return // Compile has reported it
-		}
-		a.target = &workload.Owner{Kind: schema.GroupKind{Group: gv.Group, Kind: policy.Target.Kind}, Name: policy.Target.Name}
+		a.target = &workload.Owner{Kind: budget.KindOf(policy.Target), Name: policy.Target.Name}
 	}
 	b.add(pub.Namespace, a)
-}
-
-// forecast is the room of a PodUnavailableBudget.
-type forecast struct {
-	*budget.Forecast
-	ignored labels.Selector
-}
-
-// has is true as well for a pod whose refused eviction has a new pod made first: the old one goes later.
-func (f forecast) has(pod *corev1.Pod) bool {
-	observed := budget.Expect(pod, f.ignored)
-	return f.May(&observed) || f.Replaces(pod, &observed)
-}
-
-func (f forecast) take(pod *corev1.Pod) {
-	observed := budget.Expect(pod, f.ignored)
-	if f.Replaces(pod, &observed) {
-		f.Replace(pod.UID)
-		return
-	}
-	f.Take(&observed)
-}
-
-func (f forecast) refused(pod *corev1.Pod) {
-	observed := budget.Expect(pod, f.ignored)
-	f.Refused(&observed)
 }
 
 // of are the budgets that cover a pod.
@@ -188,7 +157,7 @@ func (b *budgets) spare(pod *corev1.Pod) appsv1beta1.Reason {
 	}
 	kept, pdbs := appsv1beta1.Reason(""), 0
 	for _, a := range b.of(pod) {
-		if !a.room.has(pod) {
+		if !a.room.Has(pod) {
 			kept = appsv1beta1.ReasonBudgetExhausted
 		}
 		if _, isPDB := a.room.(*disruptions); isPDB {
@@ -210,7 +179,7 @@ func (b *budgets) take(pod *corev1.Pod) {
 	}
 	b.taken[pod.UID] = true
 	for _, a := range b.of(pod) {
-		a.room.take(pod)
+		a.room.Take(pod)
 	}
 }
 
@@ -220,7 +189,7 @@ func (b *budgets) close(ctx context.Context, pod *corev1.Pod) {
 	defer b.mu.Unlock()
 	for _, a := range b.of(pod) {
 		klog.FromContext(ctx).V(2).Info("Leaving the pods of a budget alone for the rest of the cycle", "budget", a.name, "namespace", pod.Namespace)
-		a.room.refused(pod)
+		a.room.Refused(pod)
 	}
 }
 
