@@ -217,28 +217,28 @@ func (r *reconciler) settle(pub *v1beta1.PodUnavailableBudget, count *census.Cou
 		remaining := r.expiry - r.age(pub, entry)
 		switch {
 		case (found || gone[entry.UID]) && model.Settled(entry, pod):
-			over[entryKeyOf(entry)] = false
+			over[keyOf(entry)] = false
 		case remaining <= 0 && model.MayExpire(entry, pod):
 			hasLeft := entry.Operation == v1beta1.OperationLeave && (!count.Covers(entry.UID) || model.IsExempt(pod, count.Ignored))
-			over[entryKeyOf(entry)] = !hasLeft
+			over[keyOf(entry)] = !hasLeft
 		default:
 			next = sooner(next, max(remaining, time.Second))
 			continue
 		}
-		r.seen.Delete(seenKey{pub.UID, entryKeyOf(entry)})
+		r.seen.Delete(seenKey{pub.UID, keyOf(entry)})
 	}
 	return over, next
 }
 
 // settled has the ledger entries that are not needed any more. It is true for those about which nothing is proven. An entry that was renewed since has
 // another key.
-type settled map[entryKey]bool
+type settled map[v1beta1.LedgerEntry]bool
 
 // strikeOut returns the entries that are still needed, and those that it removes without proof, which must be reported. An entry that was renewed
 // in between is needed.
 func (s settled) strikeOut(ledger []v1beta1.LedgerEntry) (needed, expired []v1beta1.LedgerEntry) {
 	for i := range ledger {
-		switch unproven, over := s[entryKeyOf(&ledger[i])]; {
+		switch unproven, over := s[keyOf(&ledger[i])]; {
 		case !over:
 			needed = append(needed, ledger[i])
 		case unproven:

@@ -19,7 +19,7 @@ func TestAgesOfEntriesGoByTheMonotonicClock(t *testing.T) {
 	r := &reconciler{seen: cache.NewExpiring(), clock: clock.RealClock{}, expiry: time.Hour}
 	pub, entry := &v1beta1.PodUnavailableBudget{}, v1beta1.LedgerEntry{UID: types.UID("a")}
 	r.age(pub, &entry)
-	first, found := r.seen.Get(seenKey{pub.UID, entryKeyOf(&entry)})
+	first, found := r.seen.Get(seenKey{pub.UID, keyOf(&entry)})
 	if seen, is := first.(time.Time); !found || !is || !strings.Contains(seen.String(), " m=") {
 		t.Errorf("an entry is first seen at %v, without a reading of the monotonic clock", first)
 	}
