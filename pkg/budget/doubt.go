@@ -2,6 +2,7 @@ package budget
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 	"time"
 
@@ -139,16 +140,13 @@ func startedAfter(pod *corev1.Pod, status *corev1.ContainerStatus, written int64
 func containerThat(pod *corev1.Pod, is func(container *corev1.Container, status *corev1.ContainerStatus) bool) string {
 	find := func(containers []corev1.Container, statuses []corev1.ContainerStatus) string {
 		for i := range containers {
-			if is(&containers[i], podstate.Status(statuses, containers[i].Name)) {
+			if is(&containers[i], podstate.ContainerStatus(statuses, containers[i].Name)) {
 				return containers[i].Name
 			}
 		}
 		return ""
 	}
-	if name := find(pod.Spec.Containers, pod.Status.ContainerStatuses); name != "" {
-		return name
-	}
-	return find(restartableInit(pod.Spec.InitContainers), pod.Status.InitContainerStatuses)
+	return cmp.Or(find(pod.Spec.Containers, pod.Status.ContainerStatuses), find(restartableInit(pod.Spec.InitContainers), pod.Status.InitContainerStatuses))
 }
 
 // isToBeResized finds containers that a resize restarts which the kubelet carries out, or waits to carry out. The reported resources tell whether the resize
@@ -204,10 +202,8 @@ func lastWrite(pod *corev1.Pod, field string, since time.Time) (latest int64) {
 
 // boundAt is when the pod got its node, or the zero time if that is not known. Earlier writes restart no container.
 func boundAt(pod *corev1.Pod) time.Time {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
-			return c.LastTransitionTime.Time
-		}
+	if c := podstate.Condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionTrue {
+		return c.LastTransitionTime.Time
 	}
 	return time.Time{}
 }

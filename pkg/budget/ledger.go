@@ -113,7 +113,7 @@ func restartableInit(containers []corev1.Container) []corev1.Container {
 func containersRun(containers []corev1.Container, statuses []corev1.ContainerStatus) bool {
 	for i := range containers {
 		container := &containers[i]
-		status := podstate.Status(statuses, container.Name)
+		status := podstate.ContainerStatus(statuses, container.Name)
 		if status == nil || !SameImage(status.Image, container.Image) {
 			return false
 		}

@@ -131,14 +131,10 @@ func IsProtected(pod *corev1.Pod) bool {
 // IsReady is true if the pod has the condition Ready.
 func IsReady(pod *corev1.Pod) bool { return says(pod, corev1.PodReady) }
 
-// says is true if the first condition of the type is True. If there are several, Kubernetes uses the first as well.
+// says is true if the condition of the type is True.
 func says(pod *corev1.Pod, kind corev1.PodConditionType) bool {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == kind {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	c := podstate.Condition(pod, kind)
+	return c != nil && c.Status == corev1.ConditionTrue
 }
 
 // specObserved is true if the status is for the latest spec, or if the kubelet is too old to report that.

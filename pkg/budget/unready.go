@@ -47,7 +47,7 @@ func isMarkedUnavailable(pod *corev1.Pod) bool {
 // reportsContainers is true if a container was ready and the new status says that it is not.
 func reportsContainers(before, after *corev1.Pod) bool {
 	return slices.ContainsFunc(before.Status.ContainerStatuses, func(was corev1.ContainerStatus) bool {
-		is := podstate.Status(after.Status.ContainerStatuses, was.Name)
+		is := podstate.ContainerStatus(after.Status.ContainerStatuses, was.Name)
 		return was.Ready && (is == nil || !is.Ready)
 	})
 }

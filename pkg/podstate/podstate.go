@@ -19,7 +19,7 @@ func IsActive(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && !Ha
 // IsReady is true for a pod that is ready. since is when it became so, or stopped to be so. It is the pod's creation
 // for one that was never ready.
 func IsReady(pod *corev1.Pod) (ready bool, since time.Time) {
-	c := condition(pod, corev1.PodReady)
+	c := Condition(pod, corev1.PodReady)
 	if c != nil && !c.LastTransitionTime.IsZero() {
 		return c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
 	}
@@ -35,14 +35,15 @@ func IsReady(pod *corev1.Pod) (ready bool, since time.Time) {
 // IsUnschedulable is true for a pod without a node of which the scheduler has said that no node fits. since is when it
 // first said so; zero for other pods.
 func IsUnschedulable(pod *corev1.Pod) (unschedulable bool, since time.Time) {
-	c := condition(pod, corev1.PodScheduled)
+	c := Condition(pod, corev1.PodScheduled)
 	if pod.Spec.NodeName != "" || c == nil || c.Status != corev1.ConditionFalse || c.Reason != corev1.PodReasonUnschedulable {
 		return false, time.Time{}
 	}
 	return true, c.LastTransitionTime.Time
 }
 
-func condition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition {
+// Condition is the first condition of a type, as Kubernetes reads it, or nil.
+func Condition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == of {
 			return c
@@ -51,7 +52,7 @@ func condition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition
 	return nil
 }
 
-// Container is the container with this name in a list of a pod's containers. Nil if there is none.
+// Container is the one with a name, or nil.
 func Container(containers []corev1.Container, name string) *corev1.Container {
 	for i := range containers {
 		if containers[i].Name == name {
@@ -61,8 +62,8 @@ func Container(containers []corev1.Container, name string) *corev1.Container {
 	return nil
 }
 
-// Status is the status of the container with this name in a list of a pod's container statuses. Nil if there is none.
-func Status(statuses []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
+// ContainerStatus is that of the container with a name, or nil.
+func ContainerStatus(statuses []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
 	for i := range statuses {
 		if statuses[i].Name == name {
 			return &statuses[i]

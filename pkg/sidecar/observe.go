@@ -163,5 +163,5 @@ func endedForGood(pod *corev1.Pod, name string, status *corev1.ContainerStatus) 
 }
 
 func statusOf(pod *corev1.Pod, name string) *corev1.ContainerStatus {
-	return cmp.Or(podstate.Status(pod.Status.ContainerStatuses, name), podstate.Status(pod.Status.InitContainerStatuses, name))
+	return cmp.Or(podstate.ContainerStatus(pod.Status.ContainerStatuses, name), podstate.ContainerStatus(pod.Status.InitContainerStatuses, name))
 }

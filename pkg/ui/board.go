@@ -415,10 +415,8 @@ func phaseOf(pod *corev1.Pod) (phase Phase, why string) {
 	case podstate.HasEnded(pod):
 		return Ended, ""
 	case pod.Spec.NodeName == "":
-		for i := range pod.Status.Conditions {
-			if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Message != "" {
-				return Pending, c.Message
-			}
+		if c := podstate.Condition(pod, corev1.PodScheduled); c != nil && c.Message != "" {
+			return Pending, c.Message
 		}
 		return Pending, "its scheduler has not reported yet"
 	}

@@ -19,6 +19,7 @@ import (
 	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -87,10 +88,8 @@ func whyNoNew(count *census.Count) string {
 		if count.Facts.Pods[i].State != model.Pending {
 			continue
 		}
-		for _, c := range pod.Status.Conditions {
-			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-				return fmt.Sprintf("; pod %s is not scheduled: %.300s", pod.Name, c.Message)
-			}
+		if c := podstate.Condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+			return fmt.Sprintf("; pod %s is not scheduled: %.300s", pod.Name, c.Message)
 		}
 		return fmt.Sprintf("; pod %s has not started", pod.Name)
 	}
