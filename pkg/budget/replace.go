@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/podstate"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // A pod is replaced first in three steps. Its ReplicaSet hands it to their Deployment: the Deployment becomes the controller of the pod. So the ReplicaSet
@@ -25,14 +26,10 @@ var (
 	deployment = schema.GroupKind{Group: appsv1.GroupName, Kind: "Deployment"}
 )
 
-func kindOf(ref *metav1.OwnerReference) schema.GroupKind {
-	return schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind()
-}
-
 // IsReplaceable is true for a pod of a Deployment's ReplicaSet. A claim can still forbid a second pod; see IsExclusive.
 func IsReplaceable(pod *corev1.Pod) bool {
-	owner := metav1.GetControllerOfNoCopy(pod)
-	return owner != nil && kindOf(owner) == replicaSet && pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey] != "" && pod.DeletionTimestamp == nil
+	owner := workload.ControllerOf(pod)
+	return owner != nil && owner.Kind == replicaSet && pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey] != "" && pod.DeletionTimestamp == nil
 }
 
 // IsExclusive is true for a claim that only one pod, or the pods of one node, may write. A second pod would wait for the first.
@@ -73,39 +70,37 @@ func HandoverOf(pod *corev1.Pod) *Handover {
 	if !found {
 		return nil
 	}
-	owner, h := metav1.GetControllerOfNoCopy(pod), &Handover{}
-	if owner == nil || kindOf(owner) != deployment || json.Unmarshal([]byte(text), h) != nil || h.ReplicaSet == "" || h.UID == "" {
+	owner, h := workload.ControllerOf(pod), &Handover{}
+	if owner == nil || owner.Kind != deployment || json.Unmarshal([]byte(text), h) != nil || h.ReplicaSet == "" || h.UID == "" {
 		return nil
 	}
 	return h
 }
 
 // HandOver is the merge patch that hands a pod of the ReplicaSet to the Deployment that controls both. The patch fails if the pod has changed.
-func HandOver(pod *corev1.Pod, set *appsv1.ReplicaSet, budget string, now metav1.Time) ([]byte, error) {
-	mark, err := json.Marshal(Handover{Budget: budget, ReplicaSet: set.Name, UID: set.UID, Since: now})
-	if err != nil {
-		return nil, err
-	}
+func HandOver(pod *corev1.Pod, set *appsv1.ReplicaSet, budget string, now metav1.Time) []byte {
+	mark, _ := json.Marshal(Handover{Budget: budget, ReplicaSet: set.Name, UID: set.UID, Since: now}) // texts and a time do not fail
 	to := *metav1.GetControllerOf(set)
 	to.BlockOwnerDeletion = nil // only those who may change the finalizers of the Deployment may set it
 	return moveTo(pod, to, string(mark))
 }
 
 // TakeBack is the merge patch that gives a pod back to its ReplicaSet. The patch fails if the pod has changed.
-func TakeBack(pod *corev1.Pod, set *appsv1.ReplicaSet) ([]byte, error) {
+func TakeBack(pod *corev1.Pod, set *appsv1.ReplicaSet) []byte {
 	to := *metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind(replicaSet.Kind))
 	to.BlockOwnerDeletion = nil
 	return moveTo(pod, to, nil)
 }
 
 // moveTo is a patch that replaces the controller of a pod. A nil mark removes the annotation.
-func moveTo(pod *corev1.Pod, to metav1.OwnerReference, mark any) ([]byte, error) {
+func moveTo(pod *corev1.Pod, to metav1.OwnerReference, mark any) []byte {
 	owners := slices.DeleteFunc(slices.Clone(pod.OwnerReferences), func(ref metav1.OwnerReference) bool {
 		return ref.UID == to.UID || ref.Controller != nil && *ref.Controller
 	})
-	return json.Marshal(map[string]any{"metadata": map[string]any{
+	patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": pod.ResourceVersion, "ownerReferences": append(owners, to), "annotations": map[string]any{v1beta1.ReplacedFirstAnnotation: mark},
-	}})
+	}}) // texts do not fail
+	return patch
 }
 
 // Replacing is what to do next about the pods that are replaced first.

@@ -33,7 +33,7 @@ var webX = &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "web-x", UID: 
 	OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web", Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true)}}}}
 
 // patched is the pod after a merge patch of its metadata.
-func patched(t *testing.T, pod *corev1.Pod, patch []byte, err error) *corev1.Pod {
+func patched(t *testing.T, pod *corev1.Pod, patch []byte) *corev1.Pod {
 	t.Helper()
 	var body struct {
 		Metadata struct {
@@ -41,9 +41,6 @@ func patched(t *testing.T, pod *corev1.Pod, patch []byte, err error) *corev1.Pod
 			OwnerReferences []metav1.OwnerReference
 			Annotations     map[string]*string
 		}
-	}
-	if err != nil {
-		t.Fatal(err)
 	}
 	if err := json.Unmarshal(patch, &body); err != nil || body.Metadata.ResourceVersion != pod.ResourceVersion {
 		t.Fatalf("%v, %s", err, patch)
@@ -61,8 +58,7 @@ func patched(t *testing.T, pod *corev1.Pod, patch []byte, err error) *corev1.Pod
 func handedOver(t *testing.T, name string, since time.Time) *corev1.Pod {
 	t.Helper()
 	pod := ofSet(name)
-	patch, err := HandOver(pod, webX, "web", metav1.NewTime(since))
-	return patched(t, pod, patch, err)
+	return patched(t, pod, HandOver(pod, webX, "web", metav1.NewTime(since)))
 }
 
 func TestAPodIsHandedOverAndTakenBackWithItsOtherOwners(t *testing.T) {
@@ -75,8 +71,7 @@ func TestAPodIsHandedOverAndTakenBackWithItsOtherOwners(t *testing.T) {
 	if h := HandoverOf(over); h == nil || h.ReplicaSet != "web-x" || h.Budget != "web" || h.UID != "set" || !h.Since.Time.Equal(since) {
 		t.Errorf("%+v", h)
 	}
-	patch, err := TakeBack(over, webX)
-	back := patched(t, over, patch, err)
+	back := patched(t, over, TakeBack(over, webX))
 	owner = metav1.GetControllerOf(back)
 	if len(back.OwnerReferences) != 2 || owner == nil || owner.Kind != "ReplicaSet" || owner.UID != "set" || HandoverOf(back) != nil || len(back.Annotations) > 0 {
 		t.Errorf("%+v", back.ObjectMeta)

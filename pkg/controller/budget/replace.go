@@ -101,58 +101,44 @@ var errNotReplaceable = errors.New("it has no ReplicaSet of a Deployment")
 
 // handOver makes the Deployment the controller of a pod. The ReplicaSet then makes another one.
 func (r *reconciler) handOver(ctx context.Context, pub *v1beta1.PodUnavailableBudget, pod *corev1.Pod) error {
-	set, err := r.replicaSet(ctx, pod, metav1.GetControllerOf(pod).Name, workload.ControllerUID(pod))
-	if err != nil {
+	set, deployment, owner := &appsv1.ReplicaSet{}, &metav1.PartialObjectMetadata{}, workload.ControllerOf(pod)
+	deployment.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
+	if err := r.readOwner(ctx, pod, set, owner.Name, owner.UID); err != nil {
 		return err
 	}
-	owner := workload.ControllerOf(set)
-	if owner == nil || owner.Kind.Group != appsv1.GroupName || owner.Kind.Kind != "Deployment" {
+	if owner = workload.ControllerOf(set); owner == nil || owner.Kind != deployment.GroupVersionKind().GroupKind() {
 		return errNotReplaceable
 	}
-	deployment := &metav1.PartialObjectMetadata{}
-	deployment.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
-	err = r.live.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: owner.Name}, deployment)
-	if apierrors.IsNotFound(err) || err == nil && (deployment.UID != owner.UID || deployment.DeletionTimestamp != nil) {
-		return errNotReplaceable // the garbage collector would take the pod for one of a Deployment that is gone
+	// The garbage collector would take the pod for one of a Deployment that is gone.
+	if err := r.readOwner(ctx, pod, deployment, owner.Name, owner.UID); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("reading Deployment %s: %w", owner.Name, err)
-	}
-	patch, err := model.HandOver(pod, set, pub.Name, r.now())
-	if err != nil {
-		return fmt.Errorf("marking the pod: %w", err)
-	}
-	return r.patch(ctx, pod, patch)
+	return r.patch(ctx, pod, model.HandOver(pod, set, pub.Name, r.now()))
 }
 
 // takeBack gives a pod back to the ReplicaSet that has handed it over. If that is gone, the pod is evicted, as far as its budget allows it.
 func (r *reconciler) takeBack(ctx context.Context, pod *corev1.Pod) error {
-	handover := model.HandoverOf(pod)
-	set, err := r.replicaSet(ctx, pod, handover.ReplicaSet, handover.UID)
+	handover, set := model.HandoverOf(pod), &appsv1.ReplicaSet{}
+	err := r.readOwner(ctx, pod, set, handover.ReplicaSet, handover.UID)
 	if errors.Is(err, errNotReplaceable) || err == nil && workload.ControllerUID(set) != workload.ControllerUID(pod) {
 		return r.evict(ctx, pod)
 	}
 	if err != nil {
 		return err
 	}
-	patch, err := model.TakeBack(pod, set)
-	if err != nil {
-		return fmt.Errorf("unmarking the pod: %w", err)
-	}
-	return r.patch(ctx, pod, patch)
+	return r.patch(ctx, pod, model.TakeBack(pod, set))
 }
 
-// replicaSet reads a ReplicaSet of the pod's namespace from the API server. It returns errNotReplaceable for one that is gone or is being deleted.
-func (r *reconciler) replicaSet(ctx context.Context, pod *corev1.Pod, name string, uid types.UID) (*appsv1.ReplicaSet, error) {
-	set := &appsv1.ReplicaSet{}
-	err := r.live.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: name}, set)
-	if apierrors.IsNotFound(err) || err == nil && (set.UID != uid || set.DeletionTimestamp != nil) {
-		return nil, errNotReplaceable
+// readOwner reads an owner of the pod from the API server. It returns errNotReplaceable for one that is gone or is being deleted.
+func (r *reconciler) readOwner(ctx context.Context, pod *corev1.Pod, owner client.Object, name string, uid types.UID) error {
+	err := r.live.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: name}, owner)
+	if apierrors.IsNotFound(err) || err == nil && (owner.GetUID() != uid || owner.GetDeletionTimestamp() != nil) {
+		return errNotReplaceable
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading ReplicaSet %s: %w", name, err)
+		return fmt.Errorf("reading the pod's owner %s: %w", name, err)
 	}
-	return set, nil
+	return nil
 }
 
 // evict asks for the eviction of a pod, as anybody would. The webhook decides about it.
