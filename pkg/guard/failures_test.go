@@ -114,7 +114,7 @@ func TestErrorsThatPassAreAnsweredSoThatDrainsGoOn(t *testing.T) {
 				return c.List(ctx, list, opts...)
 			}})
 			g := New(c, c, c, Options{})
-			h := &podHandler{guard: g, decoder: admission.NewDecoder(scheme(t)), live: c, clock: g.clock}
+			h := &podHandler{guard: g, decoder: admission.NewDecoder(scheme(t))}
 			response := h.Handle(t.Context(), removal(t, 0))
 			if response.Allowed || response.Result.Code != tc.code {
 				t.Fatalf("got %+v, want %d", response, tc.code)
@@ -139,7 +139,7 @@ func TestANamespaceThatListsTooMuchIsRefused(t *testing.T) {
 		}})
 		fine := cluster(t, 3, interceptor.Funcs{})
 		g := New(c, c, fine, Options{})
-		h := &podHandler{guard: g, decoder: admission.NewDecoder(scheme(t)), live: c, clock: g.clock}
+		h := &podHandler{guard: g, decoder: admission.NewDecoder(scheme(t))}
 		if result := h.Handle(t.Context(), removal(t, 0)).Result; result.Code != http.StatusTooManyRequests || !strings.HasPrefix(result.Details.Causes[0].Message, "Contended: ") ||
 			!strings.Contains(result.Message, "lists too much") {
 			t.Errorf("%T: got %+v", of, result)
@@ -179,7 +179,7 @@ func TestAnAPIServerThatDoesNotAnswerIsNotWaitedFor(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := cluster(t, 3, calls)
 				g := New(c, c, c, Options{})
-				h := &podHandler{guard: g, decoder: admission.NewDecoder(scheme(t)), live: c, clock: g.clock}
+				h := &podHandler{guard: g, decoder: admission.NewDecoder(scheme(t))}
 				h.Handle(t.Context(), removal(t, 0)) // takes the room of the budget, if it can
 				asked := removal(t, 1)
 				if strings.HasSuffix(name, "eviction") {
@@ -204,7 +204,7 @@ func TestAnEvictionIsMarkedInTime(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}})
-		m := &evictionMarker{guard: New(c, c, c, Options{}), live: c}
+		m := &evictionMarker{guard: New(c, c, c, Options{})}
 		start := time.Now()
 		response := m.Handle(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 			Namespace: "ns", Name: "web-0", Operation: admissionv1.Create, SubResource: "eviction",

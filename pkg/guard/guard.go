@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,17 +22,15 @@ import (
 
 // Guard decides whether operations on pods may go on. Any number of goroutines may call it.
 type Guard struct {
+	// store has what the rounds of the lines use too. No approval relies on its cache alone: the guard reads the budget live, or the write of the ledger
+	// proves it.
+	*store
 	// remembered and committed list the budgets of a namespace: remembered as the API server has them in memory, committed as its store has them.
 	remembered *registry
 	committed  *registry
 	// above reads the owners and the namespaces of pods.
-	above    *objects
-	policies *policies
-	// cached finds the budgets of a namespace. No approval relies on it alone: the guard reads the budget live, or the write of the ledger proves it.
-	cached client.Reader
-	live   client.Reader
-	clock  clock.PassiveClock
-	lines  *lines
+	above *objects
+	lines *lines
 	// teller sends events about refusals. Nil sends none.
 	teller *teller
 }
@@ -87,7 +86,7 @@ func (g *Guard) decide(ctx context.Context, request Request) (verdict, error) {
 	if protected && !slices.ContainsFunc(found, func(c candidate) bool { return c.isFull() || g.lines.isBusy(c.name) }) {
 		remembered = g.remembered.ask(ctx, request.Pod.Namespace)
 	}
-	i := &inquiry{request: request, answer: notProtected()}
+	i := &inquiry{request: request, answer: notProtected(), ancestry: sync.OnceValue(func() *ancestry { return ancestryOf(ctx, g.above, request.Pod) })}
 	err = g.decideAmong(ctx, i, found)
 	if err == nil && i.answer.Allowed && protected {
 		if remembered == nil {
@@ -132,16 +131,8 @@ type inquiry struct {
 	answer verdict
 	// first are the budgets that refuse in a trial and would have a new pod made first.
 	first []candidate
-	// above is the owner chain of the pod, nil until it is needed.
-	above *ancestry
-}
-
-// ancestry reads the owner chain of the pod once, when it is first needed.
-func (i *inquiry) ancestry(ctx context.Context, above *objects) *ancestry {
-	if i.above == nil {
-		i.above = ancestryOf(ctx, above, i.request.Pod)
-	}
-	return i.above
+	// ancestry reads the owner chain of the pod once, when it is first needed.
+	ancestry func() *ancestry
 }
 
 // decideMissing asks the budgets in the list that the guard has not asked yet.
@@ -161,7 +152,7 @@ func (g *Guard) decideMissing(ctx context.Context, i *inquiry, reading *reading[
 func (g *Guard) decideAmong(ctx context.Context, i *inquiry, found []candidate) error {
 	found = slices.DeleteFunc(found, func(c candidate) bool { return slices.Contains(i.asked, c.name) })
 	if len(i.asked)+len(found) > 1 || !budget.IsProtected(i.request.Pod) {
-		found = slices.DeleteFunc(found, func(c candidate) bool { return !g.mayCover(ctx, i, c, nil) })
+		found = slices.DeleteFunc(found, func(c candidate) bool { return !i.mayCover(c, nil) })
 	}
 	if len(found) > 1 && !i.request.DryRun {
 		trial := *i
@@ -181,7 +172,7 @@ func (g *Guard) decideAmong(ctx context.Context, i *inquiry, found []candidate) 
 func (g *Guard) decideEach(ctx context.Context, i *inquiry, candidates []candidate) error {
 	for _, c := range candidates {
 		one, err := g.lines.ask(ctx, c.name, i.request)
-		if err != nil && !g.mayCover(ctx, i, c, err) {
+		if err != nil && !i.mayCover(c, err) {
 			klog.FromContext(ctx).V(2).Info("Skipped a budget that cannot be judged and does not cover the pod", "budget", c.name, "pod", klog.KObj(i.request.Pod), "error", err)
 			continue
 		}
@@ -203,14 +194,14 @@ func (g *Guard) decideEach(ctx context.Context, i *inquiry, candidates []candida
 // mayCover is false for a budget that names a workload which does not own the pod. err is the error with which the budget could not be judged, nil if there
 // is none. The workload could later adopt a pod that has no controller, so the budget covers such a pod. It does not if Berth may not read the workload:
 // then it would hold the pod for as long as Berth lacks the right.
-func (g *Guard) mayCover(ctx context.Context, i *inquiry, c candidate, err error) bool {
+func (i *inquiry) mayCover(c candidate, err error) bool {
 	switch {
 	case c.target == nil:
 		return true
 	case apierrors.IsForbidden(err):
-		return i.ancestry(ctx, g.above).isOf(c.target)
+		return i.ancestry().isOf(c.target)
 	default:
-		return i.ancestry(ctx, g.above).mayBeOf(c.target)
+		return i.ancestry().mayBeOf(c.target)
 	}
 }
 
@@ -241,11 +232,10 @@ func (g *Guard) cachedBudgets(ctx context.Context, pod *corev1.Pod) ([]candidate
 
 // store does the reads and writes of the rounds of a line.
 type store struct {
-	live   client.Reader
-	cached client.Reader
-	writer client.SubResourceWriter
-	census *census.Census
-	// policies are those of the guard.
+	live     client.Reader
+	cached   client.Reader
+	writer   client.SubResourceWriter
+	census   *census.Census
 	policies *policies
 	clock    clock.PassiveClock
 }

@@ -231,7 +231,7 @@ func TestReviews(t *testing.T) {
 			c := cluster(t, 3, interceptor.Funcs{})
 			g := New(c, c, c, Options{})
 			decide(t, g, 0) // takes the room of the budget
-			h := &podHandler{guard: g, decoder: admission.NewDecoder(scheme(t)), live: c, clock: g.clock}
+			h := &podHandler{guard: g, decoder: admission.NewDecoder(scheme(t))}
 			response := h.Handle(t.Context(), admission.Request{AdmissionRequest: tc.request})
 			if response.Allowed != (tc.code == 0) || !response.Allowed && response.Result.Code != tc.code {
 				t.Fatalf("got %+v, want %d", response, tc.code)
@@ -271,7 +271,7 @@ func TestADryRunTakesNoRoom(t *testing.T) {
 				return errors.New("a dry run writes")
 			}})
 			g := New(c, c, c, Options{})
-			h := &podHandler{guard: g, decoder: admission.NewDecoder(scheme(t)), live: c, clock: g.clock}
+			h := &podHandler{guard: g, decoder: admission.NewDecoder(scheme(t))}
 			if response := h.Handle(t.Context(), admission.Request{AdmissionRequest: request}); !response.Allowed {
 				t.Errorf("got %+v", response.Result)
 			}

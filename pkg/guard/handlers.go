@@ -16,8 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/berth-project/berth/pkg/budget"
@@ -31,9 +29,6 @@ import (
 type podHandler struct {
 	guard   *Guard
 	decoder admission.Decoder
-	// live reads the pods of evictions, because their reviews do not contain them.
-	live  client.Reader
-	clock clock.PassiveClock
 }
 
 var _ admission.Handler = &podHandler{}
@@ -57,12 +52,12 @@ func (h *podHandler) Handle(asked context.Context, review admission.Request) adm
 	case request == nil || isExemptPod(request.Pod):
 		return admission.Allowed("")
 	}
-	start := h.clock.Now()
+	start := h.guard.clock.Now()
 	verdict, err := h.guard.Decide(ctx, *request)
 	if apierrors.HasStatusCause(err, census.TooMuch) { // the tenant's doing, and no fault of the API server
 		verdict, err = budget.Verdict{Reason: v1beta1.ReasonContended, Message: "the budgets of pod " + request.Pod.Name + " could not be checked: " + err.Error()}, nil
 	}
-	decisionSeconds.Observe(h.clock.Since(start).Seconds())
+	decisionSeconds.Observe(h.guard.clock.Since(start).Seconds())
 	if err != nil {
 		return failed(asked, review, err)
 	}
@@ -151,8 +146,8 @@ func (h *podHandler) read(ctx context.Context, review admission.Request) (*Reque
 // errUntied is returned for an eviction that does not say by UID which pod it may evict.
 var errUntied = errors.New("could not be read when its eviction came in, so the eviction might hit a new pod of the same name; try again")
 
-// readEviction reads the pod live. A client can ask for a dry run in the object or in the URL. The API server honours both, but does not write the one
-// in the URL into the object.
+// readEviction reads the pod live, because the review does not contain it. A client can ask for a dry run in the object or in the URL. The API server
+// honours both, but does not write the one in the URL into the object.
 //
 // The API server looks up the pod by its name after it has called the webhook, possibly long after. So an eviction that the webhook allows must be tied
 // to the pod that was judged. The UID that evictionMarker has put into the eviction does that.
@@ -173,7 +168,7 @@ func (h *podHandler) readEviction(ctx context.Context, review admission.Request,
 		}
 	}
 	pod := &corev1.Pod{}
-	if err := h.live.Get(ctx, types.NamespacedName{Namespace: review.Namespace, Name: name}, pod); err != nil {
+	if err := h.guard.live.Get(ctx, types.NamespacedName{Namespace: review.Namespace, Name: name}, pod); err != nil {
 		if apierrors.IsNotFound(err) && uid != nil {
 			return nil, nil // the API server reports that itself
 		}

@@ -31,7 +31,6 @@ import (
 // ledger.
 type evictionMarker struct {
 	guard *Guard
-	live  client.Reader
 }
 
 var _ admission.Handler = &evictionMarker{}
@@ -96,7 +95,7 @@ func tie(eviction *unstructured.Unstructured, uid types.UID) error {
 // would have to look at all protected pods of the namespace. If the budgets cannot be listed, concerned returns both the pod and the error.
 func (m *evictionMarker) concerned(ctx context.Context, name types.NamespacedName) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
-	if err := m.live.Get(ctx, name, pod); err != nil {
+	if err := m.guard.live.Get(ctx, name, pod); err != nil {
 		return nil, fmt.Errorf("reading pod %s: %w", name, err)
 	}
 	if budget.IsProtected(pod) {

@@ -77,7 +77,7 @@ func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
 				}
 			}
 			raw := []byte(`{"apiVersion":"policy/v1","kind":"Eviction"` + tc.more + `}`)
-			m := &evictionMarker{guard: New(c, c, c, Options{}), live: c}
+			m := &evictionMarker{guard: New(c, c, c, Options{})}
 			response := m.Handle(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 				Namespace: "ns", Name: tc.pod, UserInfo: tc.user, Operation: admissionv1.Create, SubResource: "eviction", Object: runtime.RawExtension{Raw: raw},
 			}})

@@ -52,12 +52,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 	}
 	g := New(mgr.GetClient(), live, mgr.GetCache(), opts)
 	g.teller = newTeller(mgr.GetEventRecorder("berth-controller"), g.clock)
-	register(endpoint.BudgetPods, &admission.Webhook{Handler: &podHandler{
-		guard: g, decoder: admission.NewDecoder(mgr.GetScheme()), live: live, clock: g.clock,
-	}})
-	register(endpoint.Evictions, &admission.Webhook{Handler: &evictionMarker{guard: g, live: live}})
+	register(endpoint.BudgetPods, &admission.Webhook{Handler: &podHandler{guard: g, decoder: admission.NewDecoder(mgr.GetScheme())}})
+	register(endpoint.Evictions, &admission.Webhook{Handler: &evictionMarker{guard: g}})
 	register(endpoint.Budgets, endpoint.AdmissionInHub(v1beta1.GroupVersion, admission.WithValidator(mgr.GetScheme(), (&budgetValidator{
-		budgets: g.committed, policies: g.policies, census: g.lines.store.census, looks: make(chan struct{}, mostLooks),
+		budgets: g.committed, policies: g.policies, census: g.census, looks: make(chan struct{}, mostLooks),
 	}).reviews())))
 	return nil
 }
@@ -74,7 +72,6 @@ func New(writer client.Client, live, cached client.Reader, opts Options) *Guard 
 		live: live, cached: cached, writer: writer.Status(), census: census.New(live, writer.SubResource("scale"), cached, opts.Clock), policies: newPolicies(), clock: opts.Clock,
 	}
 	return &Guard{
-		remembered: newRegistry(live, fromMemory), committed: newRegistry(live, committed), above: newObjects(live),
-		policies: s.policies, cached: cached, live: live, clock: opts.Clock, lines: newLines(s, opts.AnswerTimeout),
+		store: s, remembered: newRegistry(live, fromMemory), committed: newRegistry(live, committed), above: newObjects(live), lines: newLines(s, opts.AnswerTimeout),
 	}
 }

@@ -204,7 +204,7 @@ func TestRoundsOfOneLineShareACount(t *testing.T) {
 				t.Fatal(err)
 			}
 			cache := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(pub, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}).Build()
-			s := New(c, c, cache, Options{Clock: clock}).lines.store
+			s := New(c, c, cache, Options{Clock: clock}).store
 			reads = 0
 			var k knowledge
 			for i, want := range []v1beta1.Reason{v1beta1.ReasonWithinBudget, v1beta1.ReasonWithinBudget, v1beta1.ReasonBudgetExhausted} {

@@ -205,7 +205,7 @@ func TestReplicasThatCannotBeRead(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			v := &budgetValidator{policies: newPolicies(), budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).lines.store.census, looks: make(chan struct{}, mostLooks)}
+			v := &budgetValidator{policies: newPolicies(), budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).census, looks: make(chan struct{}, mostLooks)}
 			changed := pub.DeepCopy()
 			changed.Spec.MaxUnavailable = ptr.To(intstr.FromInt32(2))
 			for what, validate := range map[string]func() (admission.Warnings, error){
@@ -242,7 +242,7 @@ func TestABudgetIsStoredAlthoughItsPodsCannotBeCounted(t *testing.T) {
 		}
 		return c.List(ctx, list, opts...)
 	}})
-	v := &budgetValidator{policies: newPolicies(), budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).lines.store.census, looks: make(chan struct{}, mostLooks)}
+	v := &budgetValidator{policies: newPolicies(), budgets: newRegistry(c, committed), census: New(c, c, c, Options{}).census, looks: make(chan struct{}, mostLooks)}
 	if warnings, err := v.reviews().ValidateCreate(t.Context(), selecting("new", 0, 1)); err != nil || len(warnings) > 0 {
 		t.Errorf("%v, %v", warnings, err)
 	}
