@@ -57,16 +57,11 @@ func isPassing(err error) bool {
 }
 
 func isPassingStatus(status metav1.Status) bool {
-	switch status.Reason {
-	case metav1.StatusReasonTooManyRequests, metav1.StatusReasonServerTimeout, metav1.StatusReasonTimeout, metav1.StatusReasonServiceUnavailable,
-		metav1.StatusReasonConflict, metav1.StatusReasonExpired, metav1.StatusReasonGone:
-		return true
-	}
 	switch status.Code {
-	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	case http.StatusConflict, http.StatusGone, http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
 	case http.StatusInternalServerError:
-		return containsAny(status.Message, passingMessages...)
+		return status.Reason == metav1.StatusReasonServerTimeout || containsAny(status.Message, passingMessages...)
 	default:
 		return false
 	}
