@@ -298,7 +298,7 @@ func (f *flags) answerAndReport(ctx context.Context, mgr ctrl.Manager, watchedSe
 	}
 	var more []func(register func(path string, hook http.Handler)) error
 	if f.budgets {
-		if err := budgetcontroller.Setup(ctx, mgr, budgetcontroller.Options{Expiry: f.budgetExpiry}); err != nil {
+		if err := budgetcontroller.Setup(ctx, mgr, f.budgetExpiry); err != nil {
 			return err
 		}
 		more = append(more, func(register func(path string, hook http.Handler)) error {

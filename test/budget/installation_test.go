@@ -2,6 +2,7 @@ package budget
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -75,7 +76,6 @@ type installation struct {
 
 	stopManagers   context.CancelFunc
 	stopController context.CancelFunc
-	controllers    int
 	done           sync.WaitGroup
 	server         *http.Server
 	clientOnce     sync.Once
@@ -158,15 +158,14 @@ func (i *installation) start(ctx context.Context, mgr ctrl.Manager) {
 	})
 }
 
-// startController starts a new controller. It knows nothing of what the previous controller saw.
+// startController starts a new controller, with the usual expiry for 0. It knows nothing of what the previous controller saw.
 func (i *installation) startController(ctx context.Context, expiry time.Duration) error {
 	mgr, err := i.newManager(i.config)
 	if err != nil {
 		return err
 	}
 	ctx, i.stopController = context.WithCancel(ctx)
-	i.controllers++
-	if err := budgetcontroller.Setup(ctx, mgr, budgetcontroller.Options{Expiry: expiry, Name: fmt.Sprintf("budget-%d", i.controllers)}); err != nil {
+	if err := budgetcontroller.Setup(ctx, mgr, cmp.Or(expiry, budgetcontroller.DefaultExpiry)); err != nil {
 		return err
 	}
 	i.start(ctx, mgr)

@@ -20,30 +20,18 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// DefaultExpiry is the default of Options.Expiry.
+// DefaultExpiry is the usual expiry of ledger entries.
 const DefaultExpiry = 2 * time.Minute
-
-// Options of the controller. The zero value means the defaults.
-type Options struct {
-	// Expiry is how long the controller keeps a ledger entry whose outcome is not proven. 0 means DefaultExpiry. It must exceed the time for which the
-	// API server may still process an allowed request; see guard.ShortestExpiry.
-	Expiry time.Duration
-	// Name of the controller, podunavailablebudget if empty. Tests that run several in one process set it.
-	Name string
-}
 
 // longestList is how long a list waits for those before it of the same namespace. A reconciliation may take 30 s.
 const longestList = 20 * time.Second
 
 // Setup adds the controller of PodUnavailableBudgets to the manager. The manager's scheme must have the types of pkg/crd/policy/v1beta1. Setup uses the
 // context only until it returns.
-func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
-	if opts.Expiry == 0 {
-		opts.Expiry = DefaultExpiry
-	}
-	if opts.Name == "" {
-		opts.Name = "podunavailablebudget"
-	}
+//
+// expiry is how long the controller keeps a ledger entry whose outcome is not proven. It must exceed the time for which the API server may still process an
+// allowed request; see guard.ShortestExpiry.
+func Setup(ctx context.Context, mgr ctrl.Manager, expiry time.Duration) error {
 	if _, err := mgr.GetCache().GetInformer(ctx, census.NewNode()); err != nil {
 		return fmt.Errorf("watching nodes: %w", err)
 	}
@@ -59,10 +47,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, opts Options) error {
 		events: mgr.GetEventRecorder("berth-controller"),
 		clock:  clock.RealClock{},
 		seen:   cache.NewExpiring(),
-		expiry: opts.Expiry,
+		expiry: expiry,
 		extent: newExtents(),
 	}
-	c, err := frame.New(opts.Name, mgr, r)
+	c, err := frame.New("podunavailablebudget", mgr, r)
 	if err != nil {
 		return err
 	}
