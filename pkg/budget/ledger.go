@@ -1,12 +1,13 @@
 package budget
 
 import (
+	"cmp"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/podstate"
@@ -192,20 +193,16 @@ func Publish(status *v1beta1.PodUnavailableBudgetStatus, generation int64, ledge
 
 // Newest is the latest of several resourceVersions of pods. It ignores empty ones. It is empty if one of them is not a number, or if there is none. An
 // empty resourceVersion in a request means the latest committed one.
-func Newest(revisions ...string) string {
-	var newest uint64
+func Newest(revisions ...string) (newest string) {
 	for _, revision := range revisions {
-		if revision == "" {
-			continue
-		}
-		n, err := strconv.ParseUint(revision, 10, 64)
-		if err != nil {
+		order, err := resourceversion.CompareResourceVersion(revision, cmp.Or(newest, "1"))
+		switch {
+		case revision == "":
+		case err != nil:
 			return ""
+		case order >= 0:
+			newest = revision
 		}
-		newest = max(newest, n)
 	}
-	if newest == 0 {
-		return ""
-	}
-	return strconv.FormatUint(newest, 10)
+	return newest
 }

@@ -2,10 +2,10 @@ package budget
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/podstate"
@@ -54,7 +54,6 @@ func reportsContainers(before, after *corev1.Pod) bool {
 
 // isAfter is true if a resourceVersion is later than another one. It is false if one of them is not a number.
 func isAfter(revision, other string) bool {
-	a, errA := strconv.ParseUint(revision, 10, 64)
-	b, errB := strconv.ParseUint(other, 10, 64)
-	return errA == nil && errB == nil && a > b
+	order, err := resourceversion.CompareResourceVersion(revision, other)
+	return err == nil && order > 0
 }
