@@ -39,11 +39,16 @@ func ControllerOf(object metav1.Object) *Owner {
 	if ref == nil {
 		return nil
 	}
-	gv, err := schema.ParseGroupVersion(ref.APIVersion)
-	if err != nil {
-		return nil // the API server has validated it
+	owner := OwnerOf(ref)
+	return &owner
+}
+
+// OwnerOf is the owner that a reference names. It is empty if there is no reference.
+func OwnerOf(ref *metav1.OwnerReference) Owner {
+	if ref == nil {
+		return Owner{}
 	}
-	return &Owner{Kind: schema.GroupKind{Group: gv.Group, Kind: ref.Kind}, Name: ref.Name, UID: ref.UID}
+	return Owner{Kind: schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind(), Name: ref.Name, UID: ref.UID}
 }
 
 // ControllerUID is the UID of the object's controller, or empty.

@@ -280,7 +280,7 @@ func (c *Count) hold(o *owners, pod *corev1.Pod) {
 		}
 	}
 	if ref := handedOverBy(pod); ref != nil {
-		if set := o.found[keyOf(ref)]; set != nil && keyOf(set.parent) == nearest {
+		if set := o.found[workload.OwnerOf(ref)]; set != nil && workload.OwnerOf(set.parent) == nearest {
 			add(set)
 		}
 	}
@@ -426,19 +426,9 @@ func (o *owner) hidesReplicas() bool { return o.unread && !o.gone }
 
 func (o *owner) key() workload.Owner { return workload.Owner{Kind: o.kind, Name: o.name, UID: o.uid} }
 
-// keyOf is the owner that a reference names. It is empty if there is no reference.
-//
-// The UID alone does not identify an owner: anybody who may create pods can create one whose reference has the UID of another pod's ReplicaSet and the
-// name of an object that does not exist. The garbage collector does not take these references for one owner either.
-func keyOf(ref *metav1.OwnerReference) workload.Owner {
-	if ref == nil {
-		return workload.Owner{}
-	}
-	return workload.Owner{Kind: schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind(), Name: ref.Name, UID: ref.UID}
-}
-
+// controllerOf is empty for an object without a controller.
 func controllerOf(object metav1.Object) workload.Owner {
-	return keyOf(metav1.GetControllerOfNoCopy(object))
+	return workload.OwnerOf(metav1.GetControllerOfNoCopy(object))
 }
 
 // owners are the owners that one count has read. It reads each of them once.
@@ -450,7 +440,9 @@ type owners struct {
 	// existence: only their existence matters, and not how many pods they ask for, because an annotation sets the replicas. An owner that cannot be read
 	// counts as unread, whatever the error: the annotation is there for workloads that Berth cannot read.
 	existence bool
-	found     map[workload.Owner]*owner
+	// found has more in its keys than UIDs: anybody who may create pods can create one whose reference has the UID of another pod's ReplicaSet and the name
+	// of an object that does not exist. The garbage collector does not take these references for one owner either.
+	found map[workload.Owner]*owner
 }
 
 // nodeKind is the kind that owns static pods. It asks for no pods, so these count like pods without a workload.
@@ -460,7 +452,7 @@ var nodeKind = corev1.SchemeGroupVersion.WithKind("Node").GroupKind()
 func (o *owners) load(ctx context.Context, pods []*corev1.Pod) error {
 	next := map[workload.Owner]metav1.OwnerReference{}
 	want := func(ref *metav1.OwnerReference) {
-		if key := keyOf(ref); ref != nil && key.Kind != nodeKind && o.found[key] == nil {
+		if key := workload.OwnerOf(ref); ref != nil && key.Kind != nodeKind && o.found[key] == nil {
 			next[key] = *ref
 		}
 	}
@@ -509,7 +501,7 @@ func (o *owners) above(pod *corev1.Pod) iter.Seq[*owner] {
 	return func(yield func(*owner) bool) {
 		ref := metav1.GetControllerOfNoCopy(pod)
 		for level := 0; ref != nil && level < workload.LongestOwnerChain; level++ {
-			next := o.found[keyOf(ref)]
+			next := o.found[workload.OwnerOf(ref)]
 			if next == nil || !yield(next) {
 				return
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // KnowsSubsetsOf is true if the count has looked at each workload that the status of the budget remembers.
@@ -34,7 +35,7 @@ func (o *owners) divide(ctx context.Context, count *Count, policy *budget.Policy
 	remembered := make([]metav1.OwnerReference, len(o.remembered))
 	for i, w := range o.remembered {
 		remembered[i] = metav1.OwnerReference{APIVersion: w.APIVersion, Kind: w.Kind, Name: w.Name, UID: w.UID}
-		if o.found[keyOf(&remembered[i])] == nil {
+		if o.found[workload.OwnerOf(&remembered[i])] == nil {
 			unread = append(unread, remembered[i])
 		}
 	}
@@ -62,7 +63,7 @@ func (o *owners) divide(ctx context.Context, count *Count, policy *budget.Policy
 		count.Unplaced += max(owner.replicas-existing, 0)
 	}
 	for i := range remembered {
-		owner := o.found[keyOf(&remembered[i])]
+		owner := o.found[workload.OwnerOf(&remembered[i])]
 		subset, is := owner.selector.RequiresExactMatch(label)
 		_, seen := declaring[owner]
 		switch {
@@ -103,7 +104,7 @@ func (o *owners) belongs(w *owner, policy *budget.Policy, target *owner) bool {
 		if w == target {
 			return true
 		}
-		if w = o.found[keyOf(w.parent)]; w == nil {
+		if w = o.found[workload.OwnerOf(w.parent)]; w == nil {
 			return false
 		}
 	}
