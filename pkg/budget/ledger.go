@@ -89,11 +89,10 @@ func MayExpire(entry *v1beta1.LedgerEntry, pod *corev1.Pod) bool {
 // runsItsSpec is true if every container runs with the image and resources of the spec. The observed generation does not tell this: a kubelet reports
 // it before it restarts the containers.
 func runsItsSpec(pod *corev1.Pod) bool {
-	if resizing(pod) {
-		return false
-	}
-	return containersRun(pod.Spec.Containers, pod.Status.ContainerStatuses) &&
-		containersRun(restartableInit(pod.Spec.InitContainers), pod.Status.InitContainerStatuses)
+	return !resizing(pod) && containerThat(pod, func(container *corev1.Container, status *corev1.ContainerStatus) bool {
+		return status == nil || !SameImage(status.Image, container.Image) || status.Resources != nil && // CPU and memory can be changed in place
+			(amountDiffers(corev1.ResourceCPU, status.Resources, &container.Resources) || amountDiffers(corev1.ResourceMemory, status.Resources, &container.Resources))
+	}) == ""
 }
 
 // otherTag is true if both images have the same name and different tags. It is false for digests.
@@ -109,20 +108,6 @@ func restartableInit(containers []corev1.Container) []corev1.Container {
 	return slices.DeleteFunc(slices.Clone(containers), func(c corev1.Container) bool {
 		return c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways
 	})
-}
-
-func containersRun(containers []corev1.Container, statuses []corev1.ContainerStatus) bool {
-	for i := range containers {
-		container := &containers[i]
-		status := podstate.ContainerStatus(statuses, container.Name)
-		if status == nil || !SameImage(status.Image, container.Image) {
-			return false
-		}
-		if status.Resources != nil && !sameResources(status.Resources, &container.Resources) {
-			return false
-		}
-	}
-	return true
 }
 
 // SameImage is true if both names mean the same image once the default registry, repository and tag are filled in, as a runtime does. An image that is
@@ -146,11 +131,6 @@ func full(image string) string {
 		image += ":latest"
 	}
 	return image
-}
-
-// sameResources compares CPU and memory, the resources that can be changed in place.
-func sameResources(a, b *corev1.ResourceRequirements) bool {
-	return !amountDiffers(corev1.ResourceCPU, a, b) && !amountDiffers(corev1.ResourceMemory, a, b)
 }
 
 // resizing is true while a resize may still restart a container. An infeasible resize does not.
