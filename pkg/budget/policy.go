@@ -44,7 +44,7 @@ type Policy struct {
 	perSubset      *perSubset // nil: limits no subset
 	// exemptingNeedsRoom: NoProtectAnnotation on an available pod is judged like a deletion.
 	exemptingNeedsRoom bool
-	protected          []v1beta1.Operation // nil: all
+	protected          []v1beta1.Operation // empty: all
 }
 
 const maxReplicas = int32(1<<31 - 1)
@@ -57,17 +57,12 @@ func Compile(pub *v1beta1.PodUnavailableBudget) (*Policy, field.ErrorList) {
 	p.compileReplaceFirst(&pub.Spec, spec)
 	errs = append(errs, p.compileAmounts(&pub.Spec, spec)...)
 	errs = append(errs, p.compilePerSubset(pub.Spec.PerSubset, spec.Child("perSubset"))...)
-	switch pub.Spec.UnhealthyPodPolicy {
-	case "", v1beta1.AlwaysAllowUnhealthy, v1beta1.IfHealthyBudget:
-	default:
-		errs = append(errs, field.NotSupported(spec.Child("unhealthyPodPolicy"), pub.Spec.UnhealthyPodPolicy,
-			[]v1beta1.UnhealthyPodPolicy{v1beta1.AlwaysAllowUnhealthy, v1beta1.IfHealthyBudget}))
+	known := []v1beta1.UnhealthyPodPolicy{v1beta1.AlwaysAllowUnhealthy, v1beta1.IfHealthyBudget}
+	if is := pub.Spec.UnhealthyPodPolicy; is != "" && !slices.Contains(known, is) {
+		errs = append(errs, field.NotSupported(spec.Child("unhealthyPodPolicy"), is, known))
 	}
 	errs = append(errs, p.compileIgnored(&pub.Spec, spec)...)
 	p.Replicas, p.protected = pub.Spec.ProtectTotalReplicas, pub.Spec.ProtectOperations
-	if len(p.protected) == 0 {
-		p.protected = nil
-	}
 	for i, operation := range p.protected {
 		if !slices.Contains(v1beta1.ProtectableOperations, operation) {
 			errs = append(errs, field.NotSupported(spec.Child("protectOperations").Index(i), operation, v1beta1.ProtectableOperations))
@@ -249,16 +244,17 @@ func (p *Policy) WarningsAt(f Facts) []string {
 // Protects is true if the budget protects its pods from the operation. A budget that protects from DELETE or UPDATE also protects from LEAVE, which
 // would bypass it. A budget that protects from UPDATE also protects from UNREADY, which is a part of an update.
 func (p *Policy) Protects(operation v1beta1.Operation) bool {
-	if p.protected == nil {
-		return true
+	protects := func(operation v1beta1.Operation) bool {
+		return len(p.protected) == 0 || slices.Contains(p.protected, operation)
 	}
-	if operation == v1beta1.OperationLeave {
-		return slices.Contains(p.protected, v1beta1.OperationDelete) || slices.Contains(p.protected, v1beta1.OperationUpdate)
+	switch operation {
+	case v1beta1.OperationLeave:
+		return protects(v1beta1.OperationDelete) || protects(v1beta1.OperationUpdate)
+	case v1beta1.OperationUnready:
+		return protects(v1beta1.OperationUpdate)
+	default:
+		return protects(operation)
 	}
-	if operation == v1beta1.OperationUnready {
-		operation = v1beta1.OperationUpdate
-	}
-	return slices.Contains(p.protected, operation)
 }
 
 // Desired is how many of total pods must be available. It is never more than total. So minAvailable does not keep pods of a workload that was scaled

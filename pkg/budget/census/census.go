@@ -161,25 +161,21 @@ func (c *Count) Find(uid types.UID) *corev1.Pod {
 // collector first removes the owner reference, and then the owner. So an owner only counts as gone if the object that names it was read after the owner
 // was. Otherwise Take reads everything again, with the latest committed pods.
 func (c *Census) Take(ctx context.Context, pub *v1beta1.PodUnavailableBudget, policy *budget.Policy, atLeast string) (*Count, error) {
-	before := map[types.UID]bool{}
+	before := sets.New[types.UID]()
 	for {
 		o := &owners{census: c, namespace: pub.Namespace, remembered: pub.Status.SubsetWorkloads, found: map[workload.Owner]*owner{}}
 		count, gone, err := c.take(ctx, o, policy, atLeast)
 		if err != nil {
 			return nil, err
 		}
-		news := false
-		for _, uid := range gone {
-			news = news || !before[uid]
-			before[uid] = true
-		}
-		if !news {
+		if before.HasAll(gone...) {
 			count.Owners = sets.New[types.UID]()
 			for _, owner := range o.found {
 				count.Owners.Insert(owner.uid)
 			}
 			return count, nil
 		}
+		before.Insert(gone...)
 		atLeast = ""
 	}
 }
@@ -378,11 +374,8 @@ func (c *Census) nodeMissing(ctx context.Context, name string) (bool, error) {
 	node := NewNode()
 	for _, reader := range []client.Reader{c.nodes, c.live} {
 		err := reader.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy)
-		if err == nil {
+		if err == nil || apierrors.IsForbidden(err) { // somebody who may read pods and no nodes counts with a command
 			return false, nil
-		}
-		if apierrors.IsForbidden(err) {
-			return false, nil // somebody who may read pods and no nodes counts with a command
 		}
 		if !apierrors.IsNotFound(err) {
 			return false, fmt.Errorf("reading node %s: %w", name, err)
@@ -563,9 +556,7 @@ func (o *owners) read(ctx context.Context, kind schema.GroupVersionKind, name st
 	}
 	result.uid = object.GetUID()
 	result.deleting = object.GetDeletionTimestamp() != nil
-	if isGoing(object) {
-		result.gone = true
-	}
+	result.gone = isGoing(object)
 	result.parent = metav1.GetControllerOf(object)
 	if o.existence {
 		return result, nil

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/podstate"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // keepDisruptionBudget creates, changes or deletes the PodDisruptionBudget that the budget asks for, and returns the condition about it. The condition has
@@ -83,7 +84,8 @@ func (r *reconciler) otherDisruptionBudget(ctx context.Context, pub *v1beta1.Pod
 	}
 	for i := range all.Items {
 		pdb := &all.Items[i]
-		isBerths := keeperOf(pdb) != ""
+		owner := workload.ControllerOf(pdb)
+		isBerths := owner != nil && owner.Kind == v1beta1.Kind.GroupKind()
 		if metav1.IsControlledBy(pdb, pub) || pdb.DeletionTimestamp != nil || isBerths && pdb.Name > pub.Name {
 			continue
 		}
@@ -92,14 +94,6 @@ func (r *reconciler) otherDisruptionBudget(ctx context.Context, pub *v1beta1.Pod
 		}
 	}
 	return "", nil
-}
-
-// keeperOf is the name of the budget that asks for a PodDisruptionBudget, empty if none does.
-func keeperOf(pdb client.Object) string {
-	if ref := metav1.GetControllerOfNoCopy(pdb); ref != nil && ref.Kind == v1beta1.Kind.Kind && ref.APIVersion == v1beta1.GroupVersion.String() {
-		return ref.Name
-	}
-	return ""
 }
 
 func picksSame(pdb *policyv1.PodDisruptionBudget, count *census.Count) bool {

@@ -3,6 +3,7 @@ package budget
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -92,7 +93,7 @@ func (r *reconciler) unprotect(ctx context.Context, namespace string) error {
 
 // uncovered returns the pods that none of the budgets covers, and those that one has handed over which is not among them. It returns none if it does not know
 // which pods a budget covers: the reconciliation of that budget calls unprotect again.
-func (r *reconciler) uncovered(pods []corev1.Pod, pubs []v1beta1.PodUnavailableBudget) (left []corev1.Pod) {
+func (r *reconciler) uncovered(pods []corev1.Pod, pubs []v1beta1.PodUnavailableBudget) []corev1.Pod {
 	var known []extent
 	names := sets.New[string]()
 	for i := range pubs {
@@ -111,22 +112,11 @@ func (r *reconciler) uncovered(pods []corev1.Pod, pubs []v1beta1.PodUnavailableB
 		}
 		known = append(known, covered)
 	}
-	for i := range pods {
-		handover := model.HandoverOf(&pods[i])
-		if pods[i].DeletionTimestamp == nil && (!coveredBy(known, &pods[i]) || handover != nil && !names.Has(handover.Budget)) {
-			left = append(left, pods[i])
-		}
-	}
-	return left
-}
-
-func coveredBy(known []extent, pod *corev1.Pod) bool {
-	for _, extent := range known {
-		if extent.pods.Has(pod.UID) || extent.selector.Matches(labels.Set(pod.Labels)) {
-			return true
-		}
-	}
-	return false
+	return slices.DeleteFunc(pods, func(pod corev1.Pod) bool {
+		covers := func(e extent) bool { return e.pods.Has(pod.UID) || e.selector.Matches(labels.Set(pod.Labels)) }
+		handover := model.HandoverOf(&pod)
+		return pod.DeletionTimestamp != nil || slices.ContainsFunc(known, covers) && (handover == nil || names.Has(handover.Budget))
+	})
 }
 
 func (r *reconciler) patch(ctx context.Context, pod *corev1.Pod, patch []byte) error {
