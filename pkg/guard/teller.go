@@ -1,15 +1,14 @@
 package guard
 
 import (
-	"sync"
+	"slices"
 	"time"
 
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/lru"
 )
 
 const (
@@ -26,16 +25,19 @@ const (
 // teller sends events about refusals, on the budget and on the pod. Metrics also count the refusals for which it sends no events.
 type teller struct {
 	recorder events.EventRecorder
-	clock    clock.PassiveClock
-
-	mu sync.Mutex
-	// limits has a *rate.Limiter for each pod and budget, by UID, and for each namespace, by name.
-	limits *lru.Cache
-	all    *rate.Limiter
+	// limits drop events: about one pod or budget, of one namespace, and of all.
+	limits []*record.EventSourceObjectSpamFilter
 }
 
 func newTeller(recorder events.EventRecorder, clock clock.PassiveClock) *teller {
-	return &teller{recorder: recorder, clock: clock, limits: lru.New(mostRemembered), all: rate.NewLimiter(mostInAll*rate.Every(tellAgain), mostInAll)}
+	limit := func(most int, of record.EventSpamKeyFunc) *record.EventSourceObjectSpamFilter {
+		return record.NewEventSourceObjectSpamFilter(mostRemembered, most, float32(most)/float32(tellAgain.Seconds()), clock, of)
+	}
+	return &teller{recorder, []*record.EventSourceObjectSpamFilter{
+		limit(1, func(e *corev1.Event) string { return string(e.InvolvedObject.UID) }),
+		limit(mostOfNamespace, func(e *corev1.Event) string { return e.InvolvedObject.Namespace }),
+		limit(mostInAll, func(*corev1.Event) string { return "" }),
+	}}
 }
 
 // refused sends the events of a refusal. A recorder does not wait until they are written. A nil teller does nothing.
@@ -46,7 +48,8 @@ func (t *teller) refused(request *Request, answer verdict) {
 	pod := request.Pod
 	refused := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
 	send := func(regarding, related *corev1.ObjectReference) {
-		if !t.mayTell(regarding) {
+		event := &corev1.Event{InvolvedObject: *regarding}
+		if slices.ContainsFunc(t.limits, func(limit *record.EventSourceObjectSpamFilter) bool { return limit.Filter(event) }) {
 			return
 		}
 		var other runtime.Object // an interface with a nil pointer in it would not be nil
@@ -59,22 +62,4 @@ func (t *teller) refused(request *Request, answer verdict) {
 	if answer.by != nil {
 		send(answer.by, refused)
 	}
-}
-
-// mayTell is true if there may be one more event about the object, and counts it.
-func (t *teller) mayTell(regarding *corev1.ObjectReference) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := t.clock.Now()
-	return t.limit(regarding.UID, 1).AllowN(now, 1) && t.limit(regarding.Namespace, mostOfNamespace).AllowN(now, 1) && t.all.AllowN(now, 1)
-}
-
-// limit returns what limits the events of the key to so many in each tellAgain.
-func (t *teller) limit(key any, most int) *rate.Limiter {
-	if known, found := t.limits.Get(key); found {
-		return known.(*rate.Limiter)
-	}
-	limiter := rate.NewLimiter(rate.Limit(most)*rate.Every(tellAgain), most)
-	t.limits.Add(key, limiter)
-	return limiter
 }
