@@ -61,7 +61,11 @@ func Compile(pub *v1beta1.PodUnavailableBudget) (*Policy, field.ErrorList) {
 	if is := pub.Spec.UnhealthyPodPolicy; is != "" && !slices.Contains(known, is) {
 		errs = append(errs, field.NotSupported(spec.Child("unhealthyPodPolicy"), is, known))
 	}
-	errs = append(errs, p.compileIgnored(&pub.Spec, spec)...)
+	if ignored := pub.Spec.IgnoredPodSelector; ignored != nil {
+		if err := p.ignore(ignored); err != nil {
+			errs = append(errs, field.Invalid(spec.Child("ignoredPodSelector"), ignored, err.Error()))
+		}
+	}
 	p.Replicas, p.protected = pub.Spec.ProtectTotalReplicas, pub.Spec.ProtectOperations
 	for i, operation := range p.protected {
 		if !slices.Contains(v1beta1.ProtectableOperations, operation) {
@@ -146,25 +150,16 @@ func (p *Policy) compileAmounts(spec *v1beta1.PodUnavailableBudgetSpec, path *fi
 	return errs
 }
 
-func (p *Policy) compileIgnored(spec *v1beta1.PodUnavailableBudgetSpec, path *field.Path) field.ErrorList {
-	if spec.IgnoredPodSelector == nil {
-		return nil
-	}
-	at := path.Child("ignoredPodSelector")
-	ignored, err := parseIgnored(spec.IgnoredPodSelector)
-	if err != nil {
-		return field.ErrorList{field.Invalid(at, spec.IgnoredPodSelector, err.Error())}
-	}
-	p.Ignored = ignored
-	return nil
-}
-
-// parseIgnored refuses an empty selector: the budget would protect no pod.
-func parseIgnored(selector *metav1.LabelSelector) (labels.Selector, error) {
+// ignore refuses an empty selector: the budget would protect no pod.
+func (p *Policy) ignore(selector *metav1.LabelSelector) error {
 	if len(selector.MatchLabels) == 0 && len(selector.MatchExpressions) == 0 {
-		return nil, errors.New("must not be empty, which would mean every pod; select by a label, or leave it out")
+		return errors.New("must not be empty, which would mean every pod; select by a label, or leave it out")
 	}
-	return metav1.LabelSelectorAsSelector(selector)
+	ignored, err := metav1.LabelSelectorAsSelector(selector)
+	if err == nil {
+		p.Ignored = ignored
+	}
+	return err
 }
 
 // compileAnnotations reads the annotations that a v1alpha1 budget has in place of fields. Conversion makes fields of them unless the field would not
@@ -206,15 +201,13 @@ func (p *Policy) compileAnnotations(pub *v1beta1.PodUnavailableBudget) (errs fie
 		strict := json.NewDecoder(strings.NewReader(value))
 		strict.DisallowUnknownFields()
 		err := strict.Decode(selector)
-		var ignored labels.Selector
 		if err == nil {
-			ignored, err = parseIgnored(selector)
+			err = p.ignore(selector)
 		}
 		if err != nil {
-			return fmt.Errorf(`must be a label selector in JSON, for instance {"matchLabels":{"app":"web"}}: %w`, err)
+			err = fmt.Errorf(`must be a label selector in JSON, for instance {"matchLabels":{"app":"web"}}: %w`, err)
 		}
-		p.Ignored = ignored
-		return nil
+		return err
 	})
 	return errs
 }

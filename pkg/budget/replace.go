@@ -127,8 +127,7 @@ func (p *Policy) Replace(f Facts, pods []*corev1.Pod, elsewhere sets.Set[types.U
 	for i := range f.Replacing {
 		plan.Over.Insert(f.Replacing[i].UID)
 	}
-	recorded, handed := recordedIn(f.Ledger), 0
-	var t *Tally // of all pods, if there is one to decide about
+	recorded, handed, t := recordedIn(f.Ledger), 0, p.Tally(f)
 	var wanted []*corev1.Pod
 	for i, pod := range pods {
 		asked, handover := plan.Over.Has(pod.UID), HandoverOf(pod)
@@ -136,10 +135,6 @@ func (p *Policy) Replace(f Facts, pods []*corev1.Pod, elsewhere sets.Set[types.U
 			continue
 		}
 		plan.Over.Delete(pod.UID)
-		if t == nil {
-			tally := p.Tally(f)
-			t = &tally
-		}
 		state := f.Pods[i].State
 		if handover != nil {
 			handed++
@@ -150,7 +145,7 @@ func (p *Policy) Replace(f Facts, pods []*corev1.Pod, elsewhere sets.Set[types.U
 		}
 		switch {
 		case recorded.Has(pod.UID): // it is about to go
-		case state == Exempt || p.judge(v1beta1.OperationEvict, &f.Pods[i], false, t).Allowed:
+		case state == Exempt || p.judge(v1beta1.OperationEvict, &f.Pods[i], false, &t).Allowed:
 			plan.Evict = append(plan.Evict, pod)
 			if handover != nil && left <= 0 {
 				plan.Late.Insert(pod.UID)

@@ -386,9 +386,7 @@ func (c *Census) nodeMissing(ctx context.Context, name string) (bool, error) {
 
 // NewNode is an empty object for reading the metadata of a node.
 func NewNode() *metav1.PartialObjectMetadata {
-	node := &metav1.PartialObjectMetadata{}
-	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
-	return node
+	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}
 }
 
 // owner is an object that owns pods, directly or through others.

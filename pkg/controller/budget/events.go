@@ -21,7 +21,8 @@ func newsOf(pub *v1beta1.PodUnavailableBudget, before *v1beta1.PodUnavailableBud
 		if is == nil || was != nil && was.Reason == is.Reason || v1beta1.Reason(is.Reason) == v1beta1.ReasonPodsUnprotected {
 			continue
 		}
-		if kind == v1beta1.ConditionEnforcing || lasts(v1beta1.Reason(is.Reason)) {
+		lasts := v1beta1.Reason(is.Reason) == v1beta1.ReasonNoneMayGo || v1beta1.Reason(is.Reason) == v1beta1.ReasonReplicasUnknown
+		if kind == v1beta1.ConditionEnforcing || lasts {
 			all = append(all, frame.Reported(is.Status == metav1.ConditionTrue, is.Reason, is.Message))
 		}
 	}
@@ -33,10 +34,6 @@ func newsOf(pub *v1beta1.PodUnavailableBudget, before *v1beta1.PodUnavailableBud
 		}
 	}
 	return all
-}
-
-func lasts(reason v1beta1.Reason) bool {
-	return reason == v1beta1.ReasonNoneMayGo || reason == v1beta1.ReasonReplicasUnknown
 }
 
 // approvalExpired is about an operation that did not happen, or of which nothing proves that it is over, as with an image that is named by its digest.
