@@ -2,12 +2,14 @@ package census
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -126,24 +128,13 @@ func spend(limiter *rate.Limiter, tokens int) {
 }
 
 // sooner waits until one of the limiters owes nothing, and returns that one. It is nil if the context ends earlier.
-func sooner(ctx context.Context, limiters ...*rate.Limiter) (first *rate.Limiter) {
-	var shortest time.Duration
-	for _, limiter := range limiters {
-		if wait := time.Duration(-limiter.Tokens() / float64(limiter.Limit()) * float64(time.Second)); first == nil || wait < shortest {
-			first, shortest = limiter, wait
-		}
-	}
-	if end, has := ctx.Deadline(); has && time.Until(end) < shortest {
+func sooner(ctx context.Context, limiters ...*rate.Limiter) *rate.Limiter {
+	wait := func(limiter *rate.Limiter) float64 { return -limiter.Tokens() / float64(limiter.Limit()) }
+	first := slices.MinFunc(limiters, func(a, b *rate.Limiter) int { return cmp.Compare(wait(a), wait(b)) })
+	if first.WaitN(ctx, 0) != nil {
 		return nil
 	}
-	timer := time.NewTimer(shortest)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return first
-	case <-ctx.Done():
-		return nil
-	}
+	return first
 }
 
 // tooMuch is an answer as of an API server, so that the error has no URL in it: selectors make that long.
