@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/lru"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/podstate"
 )
@@ -67,10 +68,7 @@ func (d *Doubts) Observe(pod *corev1.Pod, ignored labels.Selector, nodeGone bool
 
 // stopTime is how long a kubelet may take to stop all containers of the pod, one after the other.
 func stopTime(pod *corev1.Pod) time.Duration {
-	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
-	if given := pod.Spec.TerminationGracePeriodSeconds; given != nil {
-		seconds = *given
-	}
+	seconds := ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
 	grace := time.Duration(min(max(seconds, 0), int64(longestGrace/time.Second))) * time.Second
 	return min(grace*time.Duration(len(pod.Spec.Containers)+len(restartableInit(pod.Spec.InitContainers))), longestGrace)
 }

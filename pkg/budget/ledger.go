@@ -156,18 +156,15 @@ func Publish(status *v1beta1.PodUnavailableBudgetStatus, generation int64, ledge
 	status.Ledger = ledger
 	publishSubsets(status, &t)
 	status.DisruptedPods, status.UnavailablePods = nil, nil
-	put := func(pods *map[string]metav1.Time, entry *v1beta1.LedgerEntry) {
+	for i := range ledger {
+		pods := &status.UnavailablePods
+		if rank(ledger[i].Operation) > 0 {
+			pods = &status.DisruptedPods
+		}
 		if *pods == nil {
 			*pods = map[string]metav1.Time{}
 		}
-		(*pods)[entry.Name] = entry.Time
-	}
-	for i := range ledger {
-		if rank(ledger[i].Operation) > 0 {
-			put(&status.DisruptedPods, &ledger[i])
-		} else {
-			put(&status.UnavailablePods, &ledger[i])
-		}
+		(*pods)[ledger[i].Name] = ledger[i].Time
 	}
 }
 

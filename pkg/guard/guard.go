@@ -280,10 +280,11 @@ func (s *store) decideOnce(ctx context.Context, name types.NamespacedName, reque
 }
 
 // countAhead counts for a round that is likely to write. decideOnce counts again if that fails, and reports the error.
-func (s *store) countAhead(ctx context.Context, name types.NamespacedName, requests []Request, k *knowledge) {
+func (s *store) countAhead(ctx context.Context, name types.NamespacedName, requests []Request, k *knowledge) error {
 	if known := s.known(ctx, name, k.budget); !k.contested && mayLetGo(known, requests) {
-		_ = s.take(ctx, known, requests, k)
+		return s.take(ctx, known, requests, k)
 	}
+	return nil
 }
 
 // decideBy is a round with a budget that may not be the latest. It returns neither verdicts nor an error if the round needs a live read of the budget.

@@ -97,15 +97,18 @@ func (l *lines) isBusy(name types.NamespacedName) bool {
 func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 	backoff := firstBackoff
 	var group []*ticket
-	k := l.resume(name)
+	k := &knowledge{}
+	if left, found := l.kept.Get(name); found {
+		l.kept.Delete(name) // it belongs to one line
+		k = left.(*knowledge)
+	}
 	for {
 		group = l.next(name, group, k)
 		if len(group) == 0 {
 			return
 		}
 		_, _ = l.round(ctx, group, func(round context.Context, requests []Request) error {
-			l.store.countAhead(round, name, requests, k)
-			return nil
+			return l.store.countAhead(round, name, requests, k)
 		})
 		if group = l.next(name, group, k); len(group) == 0 { // with the requests that have arrived during the count
 			return
@@ -182,15 +185,6 @@ func (l *lines) next(name types.NamespacedName, again []*ticket, k *knowledge) [
 		l.kept.Set(name, k, oldestSnapshot)
 	}
 	return group
-}
-
-// resume returns what the budget's previous line has left, or empty knowledge.
-func (l *lines) resume(name types.NamespacedName) *knowledge {
-	if left, found := l.kept.Get(name); found {
-		l.kept.Delete(name) // it belongs to one line
-		return left.(*knowledge)
-	}
-	return &knowledge{}
 }
 
 func contended(name types.NamespacedName) verdict {

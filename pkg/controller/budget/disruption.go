@@ -161,11 +161,9 @@ func existing(pods []*corev1.Pod) (n int) {
 // selectorOf is the selector of a workload in the API's form. It is nil for one that this form cannot say, and for a selector that selects everything, as that
 // of a workload that does not tell one.
 func selectorOf(selector labels.Selector) *metav1.LabelSelector {
-	if requirements, _ := selector.Requirements(); len(requirements) == 0 {
-		return nil
-	}
+	requirements, _ := selector.Requirements()
 	result, err := metav1.ParseToLabelSelector(selector.String())
-	if err != nil {
+	if err != nil || len(requirements) == 0 {
 		return nil
 	}
 	return result
