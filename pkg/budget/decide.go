@@ -307,7 +307,11 @@ var verbs = map[v1beta1.Operation]string{
 
 func (p *Policy) refusal(r *Request, reason v1beta1.Reason, t Tally, subset string, entries int, missing string) string {
 	if reason == v1beta1.ReasonReplicasUnknown {
-		return fmt.Sprintf("pod %s cannot be %s: PodUnavailableBudget %s has %s, and %s", r.Name, verbs[r.Operation], p.Name, p.dependent(), t.Unknown)
+		dependent := "maxUnavailable or a percentage"
+		if p.perSubset != nil {
+			dependent = "perSubset"
+		}
+		return fmt.Sprintf("pod %s cannot be %s: PodUnavailableBudget %s has %s, and %s", r.Name, verbs[r.Operation], p.Name, dependent, t.Unknown)
 	}
 	why := "try again when more are available"
 	if t.Desired >= t.Total {

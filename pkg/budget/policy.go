@@ -268,14 +268,6 @@ func (p *Policy) needsReplicas() bool {
 	return p.Replicas == nil && (p.perSubset != nil || (p.maxUnavailable.IsSet() || p.minAvailable.IsPercent()) && p.Desired(maxReplicas) > 0)
 }
 
-// dependent are the fields that need the number of replicas, for messages.
-func (p *Policy) dependent() string {
-	if p.perSubset != nil {
-		return "perSubset"
-	}
-	return "maxUnavailable or a percentage"
-}
-
 // allowed is how many more pods may become unavailable, as the status reports it. It does not exceed maxUnavailable, even while a surge would allow
 // more: readers may rely on the number.
 func (p *Policy) allowed(t *Tally) int32 {

@@ -123,16 +123,15 @@ func (p *Policy) tallySubsets(f *Facts, recorded sets.Set[types.UID], t *Tally) 
 			continue
 		}
 		in := of(pod.Subset)
-		switch isAvailable := pod.State == Available && !recorded.Has(pod.UID); {
+		isAvailable := pod.State == Available && !recorded.Has(pod.UID)
+		if isAvailable {
+			in.Available++
+		}
+		switch {
 		case pod.State == Exempt:
 			in.Total-- // of the replicas, this one is not missing
-		case isAvailable && (pod.Declared || pod.HandedOver):
-			in.Available++
-		case isAvailable:
-			in.Available++
-			in.Total = sum(in.Total, 1)
-		case pod.Declared || pod.HandedOver: // it is missing of the replicas, or nobody waits for it
-		case pod.Subset == "" || replacing && pod.State != Available:
+		case pod.Declared || pod.HandedOver: // it is one of the replicas, or nobody waits for it
+		case !isAvailable && (pod.Subset == "" || replacing && pod.State != Available):
 			t.Unplaced++
 		default:
 			in.Total = sum(in.Total, 1)
@@ -165,14 +164,13 @@ func (t *Tally) find(name string) SubsetTally {
 func (t *Tally) take(pod *Pod) {
 	t.Available--
 	at := slices.IndexFunc(t.Subsets, func(s SubsetTally) bool { return s.Name == pod.Subset })
-	switch {
-	case at < 0 || pod.Unwanted:
-	case pod.Subset == "" && !pod.Declared && !pod.HandedOver: // from now on it may be one of any subset
-		t.Subsets[at].Available--
+	if at < 0 || pod.Unwanted {
+		return
+	}
+	t.Subsets[at].Available--
+	if pod.Subset == "" && !pod.Declared && !pod.HandedOver { // from now on it may be one of any subset
 		t.Subsets[at].Total--
 		t.Unplaced++
-	default:
-		t.Subsets[at].Available--
 	}
 }
 

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -62,12 +63,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 
 // New returns a Guard that writes with the client, reads live, and looks up budgets and nodes in the cache.
 func New(writer client.Client, live, cached client.Reader, opts Options) *Guard {
-	if opts.Clock == nil {
-		opts.Clock = clock.RealClock{}
-	}
-	if opts.AnswerTimeout == 0 {
-		opts.AnswerTimeout = DefaultAnswerTimeout
-	}
+	opts.Clock = cmp.Or[clock.PassiveClock](opts.Clock, clock.RealClock{})
+	opts.AnswerTimeout = cmp.Or(opts.AnswerTimeout, DefaultAnswerTimeout)
 	s := &store{
 		live: live, cached: cached, writer: writer.Status(), census: census.New(live, writer.SubResource("scale"), cached, opts.Clock), policies: newPolicies(), clock: opts.Clock,
 	}

@@ -204,7 +204,7 @@ func (c *Census) take(ctx context.Context, o *owners, policy *budget.Policy, atL
 	added := map[*owner]bool{nil: true, target: true}
 	for _, pod := range all {
 		top := o.top(pod)
-		if target != nil && o.isUnder(pod, target) {
+		if target != nil && slices.Contains(slices.Collect(o.above(pod)), target) {
 			top = target
 		} else if top != nil && top.gone { // the target may have adopted a pod that this owner orphaned
 			gone = append(gone, top.uid)
@@ -514,15 +514,6 @@ func (o *owners) top(pod *corev1.Pod) *owner {
 		}
 	}
 	return top
-}
-
-func (o *owners) isUnder(pod *corev1.Pod, target *owner) bool {
-	for next := range o.above(pod) {
-		if next == target {
-			return true
-		}
-	}
-	return false
 }
 
 // read reads an object. If the existing object has another UID than the given one, the owner is gone. An empty UID accepts any object.

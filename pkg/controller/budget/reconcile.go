@@ -150,7 +150,10 @@ func (r *reconciler) conclude(
 		status.Replacing = slices.DeleteFunc(status.Replacing, func(pod v1beta1.ReplacedPod) bool { return forgotten.Has(pod.UID) })
 		err := r.publish(ctx, pub, status)
 		if err == nil {
-			r.report(ctx, pub, expired)
+			for i := range expired {
+				approvalExpired(&expired[i], r.expiry).Send(r.events, pub, nil)
+				klog.FromContext(ctx).Info("Approval expired", "budget", klog.KObj(pub), "pod", expired[i].Name, "operation", expired[i].Operation)
+			}
 			return nil
 		}
 		if !apierrors.IsConflict(err) {
@@ -160,7 +163,8 @@ func (r *reconciler) conclude(
 		if err := r.live.Get(ctx, client.ObjectKeyFromObject(pub), latest); err != nil {
 			return fmt.Errorf("reading the budget again: %w", err)
 		}
-		if !isSameBudget(pub, latest) {
+		onlyStatus := latest.UID == pub.UID && latest.Generation == pub.Generation && latest.DeletionTimestamp == nil && maps.Equal(latest.Annotations, pub.Annotations)
+		if !onlyStatus {
 			break
 		}
 		pub = latest
@@ -170,11 +174,6 @@ func (r *reconciler) conclude(
 
 // maxAttempts is how often conclude tries to write a status for one count.
 const maxAttempts = 3
-
-// isSameBudget is true if only the status may differ.
-func isSameBudget(a, b *v1beta1.PodUnavailableBudget) bool {
-	return a.UID == b.UID && a.Generation == b.Generation && b.DeletionTimestamp == nil && maps.Equal(a.Annotations, b.Annotations)
-}
 
 // gone are the pods of the ledger that do not exist any more, by UID. Reconcile calls it before it reads the pods of the budget. So no list of pods at
 // that revision or later contains a pod that is gone. If the cache still has a pod, gone does not ask the API server: an event follows when
@@ -246,15 +245,6 @@ func (s settled) strikeOut(ledger []v1beta1.LedgerEntry) (needed, expired []v1be
 		}
 	}
 	return needed, expired
-}
-
-// report sends an event and logs each entry that was removed without proof.
-func (r *reconciler) report(ctx context.Context, pub *v1beta1.PodUnavailableBudget, expired []v1beta1.LedgerEntry) {
-	for i := range expired {
-		entry := &expired[i]
-		approvalExpired(entry, r.expiry).Send(r.events, pub, nil)
-		klog.FromContext(ctx).Info("Approval expired", "budget", klog.KObj(pub), "pod", entry.Name, "operation", entry.Operation)
-	}
 }
 
 // publish writes the status if it has changed, and sends its events. The write carries the resourceVersion of pub, so it fails with a conflict if the
