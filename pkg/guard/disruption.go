@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -30,22 +31,12 @@ func (g *Guard) heldByDisruptionBudget(ctx context.Context, pod *corev1.Pod) *bu
 		klog.FromContext(ctx).V(2).Info("Cannot list PodDisruptionBudgets; the API server checks them itself", "pod", klog.KObj(pod), "error", err)
 		return nil
 	}
-	var holding *policyv1.PodDisruptionBudget
-	for i := range pdbs.Items {
-		pdb := &pdbs.Items[i]
-		if !selects(pdb, pod) {
-			continue
-		}
-		if holding != nil {
-			return nil // the API server answers with another error if a pod has several
-		}
-		holding = pdb
-	}
-	if holding == nil || !allowsNone(holding) {
+	holding := slices.DeleteFunc(pdbs.Items, func(pdb policyv1.PodDisruptionBudget) bool { return !selects(&pdb, pod) })
+	if len(holding) != 1 || !allowsNone(&holding[0]) { // the API server answers with another error if a pod has several
 		return nil
 	}
 	latest := &policyv1.PodDisruptionBudget{}
-	if err := g.live.Get(ctx, client.ObjectKeyFromObject(holding), latest); err != nil || !selects(latest, pod) || !allowsNone(latest) {
+	if err := g.live.Get(ctx, client.ObjectKeyFromObject(&holding[0]), latest); err != nil || !selects(latest, pod) || !allowsNone(latest) {
 		return nil
 	}
 	return &budget.Verdict{Reason: v1beta1.ReasonPodDisruptionBudget, Message: fmt.Sprintf(

@@ -550,7 +550,12 @@ func (o *owners) read(ctx context.Context, kind schema.GroupVersionKind, name st
 	if o.existence {
 		return result, nil
 	}
-	if err := o.readReplicas(ctx, result, object); err != nil {
+	if replicas, told := workload.ReplicasNow(object); told {
+		result.replicas, result.template = replicas, workload.TemplateLabels(object)
+		if selector := workload.Selector(object); selector != nil {
+			result.selector = selector
+		}
+	} else if err := o.readScale(ctx, result, object); err != nil {
 		return nil, err
 	}
 	if result.gone {
@@ -570,19 +575,6 @@ func isElsewhere(kind schema.GroupKind, object client.Object) bool {
 // isGoing is true for an object that is being deleted together with its dependents. Pods that its deletion orphans stay protected.
 func isGoing(object client.Object) bool {
 	return object.GetDeletionTimestamp() != nil && !slices.Contains(object.GetFinalizers(), metav1.FinalizerOrphanDependents)
-}
-
-func (o *owners) readReplicas(ctx context.Context, result *owner, object client.Object) error {
-	replicas, told := workload.ReplicasNow(object)
-	if !told {
-		return o.readScale(ctx, result, object)
-	}
-	result.replicas = replicas
-	if selector := workload.Selector(object); selector != nil {
-		result.selector = selector
-	}
-	result.template = workload.TemplateLabels(object)
-	return nil
 }
 
 func (o *owners) readScale(ctx context.Context, result *owner, object client.Object) error {
