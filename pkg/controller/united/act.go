@@ -130,7 +130,7 @@ func (s *step) isDone(m *memory) bool {
 	case s.child == nil:
 		return false
 	case s.Delete:
-		return s.child.left > 0 || s.child.status.replicas > 0 || !s.child.Observed
+		return s.child.left > 0 || !s.child.Observed
 	case s.ReplicasOnly:
 		return s.Replicas == s.child.Replicas && s.Trial == s.child.Trial
 	default:

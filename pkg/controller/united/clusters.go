@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,6 +23,7 @@ import (
 	"github.com/berth-project/berth/pkg/members"
 	"github.com/berth-project/berth/pkg/sites"
 	model "github.com/berth-project/berth/pkg/united"
+	"github.com/berth-project/berth/pkg/workload"
 )
 
 // memberKinds are the kinds of children in other clusters.
@@ -70,19 +70,7 @@ func (c *cluster) offers(object client.Object, ud *v1beta1.UnitedDeployment) boo
 		return labels[v1alpha1.HubLabel] == ""
 	}
 	takesOver := ud.Annotations[v1alpha1.TakeOverAnnotation] == "true" && labels[v1beta1.OwnerLabel] != "" && strings.HasPrefix(object.GetName(), ud.Name+"-")
-	return (takesOver || labels[v1alpha1.AdoptLabel] == "true") && podLabelsOf(object)[v1alpha1.HubLabel] != ""
-}
-
-// podLabelsOf are the labels of the pod template of a built-in kind.
-func podLabelsOf(object client.Object) map[string]string {
-	switch w := object.(type) {
-	case *appsv1.Deployment:
-		return w.Spec.Template.Labels
-	case *appsv1.StatefulSet:
-		return w.Spec.Template.Labels
-	default:
-		return nil
-	}
+	return (takesOver || labels[v1alpha1.AdoptLabel] == "true") && workload.TemplateLabels(object)[v1alpha1.HubLabel] != ""
 }
 
 // claim is the patch of the metadata that makes an object a child of the UnitedDeployment.

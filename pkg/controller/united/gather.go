@@ -1,6 +1,7 @@
 package united
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -38,9 +39,8 @@ type child struct {
 	model.Child
 	in     *cluster
 	object client.Object
-	status numbers
-	// left is how many pods it has, without those that have ended.
-	left int
+	// left is how many pods it has, without those that have ended, by the cache or by its own status.
+	left int32
 }
 
 // children are all children of a UnitedDeployment.
@@ -251,19 +251,44 @@ func (r *reconciler) wholeOf(ctx context.Context, metadata []client.Object, kind
 	return all, nil
 }
 
-// subsetOf is the subset of a child. Its selector cannot change, and its label can: then the label is set again.
-func subsetOf(object client.Object) string {
-	if selector := workload.LabelSelector(object); selector != nil && selector.MatchLabels[v1beta1.SubsetNameLabel] != "" {
-		return selector.MatchLabels[v1beta1.SubsetNameLabel]
+// childFields are what Berth reads of a child of any kind, besides its metadata, selector and template.
+type childFields struct {
+	Spec struct {
+		Replicas        *int32 `json:"replicas"`
+		MinReadySeconds int32  `json:"minReadySeconds"`
+		// UpdateStrategy of a CloneSet has the partition in two places, by its version. That of a Deployment has another name, and no partition.
+		UpdateStrategy struct {
+			Partition     *intstr.IntOrString `json:"partition"`
+			RollingUpdate struct {
+				Partition *intstr.IntOrString `json:"partition"`
+			} `json:"rollingUpdate"`
+		} `json:"updateStrategy"`
+	} `json:"spec"`
+	Status struct {
+		ObservedGeneration int64              `json:"observedGeneration"`
+		Replicas           int32              `json:"replicas"`
+		UpdatedReplicas    int32              `json:"updatedReplicas"`
+		AvailableReplicas  int32              `json:"availableReplicas"`
+		Conditions         []metav1.Condition `json:"conditions"`
+	} `json:"status"`
+}
+
+func fieldsOf(object client.Object) (*childFields, error) {
+	fields := &childFields{}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(content, fields)
 	}
-	return object.GetLabels()[v1beta1.SubsetNameLabel]
+	if err != nil {
+		return nil, fmt.Errorf("reading the fields of %s: %w", object.GetName(), err)
+	}
+	return fields, nil
 }
 
 // isAdoptable is true for an object that selects the pods that a child of its subset selects. Only then it can become one: its selector cannot change.
 func isAdoptable(object client.Object, policy *model.Policy) bool {
-	selector := workload.LabelSelector(object)
 	wanted := metav1.AddLabelToSelector(policy.LabelSelector.DeepCopy(), v1beta1.SubsetNameLabel, object.GetLabels()[v1beta1.SubsetNameLabel])
-	return object.GetDeletionTimestamp().IsZero() && equality.Semantic.DeepEqual(selector, wanted)
+	return object.GetDeletionTimestamp().IsZero() && equality.Semantic.DeepEqual(workload.LabelSelector(object), wanted)
 }
 
 // adopt makes objects children of the UnitedDeployment that it may adopt, as far as nobody has changed them.
@@ -290,38 +315,35 @@ func (r *reconciler) adopt(ctx context.Context, ud *v1beta1.UnitedDeployment, al
 
 // observe is what the model is told about a child.
 func (r *reconciler) observe(ctx context.Context, in *cluster, object client.Object, kind schema.GroupKind) (*child, error) {
-	labels, annotations := object.GetLabels(), object.GetAnnotations()
+	fields, err := fieldsOf(object)
+	if err != nil {
+		return nil, err
+	}
+	labels, annotations, spec, status := object.GetLabels(), object.GetAnnotations(), &fields.Spec, &fields.Status
 	trial, _ := strconv.ParseInt(annotations[v1beta1.TrialAnnotation], 10, 32) // 0 for what is not a number
+	asked := ptr.Deref(spec.Replicas, 1)
+	partition, _ := intstr.GetScaledValueFromIntOrPercent(cmp.Or(spec.UpdateStrategy.RollingUpdate.Partition, spec.UpdateStrategy.Partition), int(asked), true) // 0 for none
 	c := &child{in: in, object: object, Child: model.Child{
 		Kind: kind, Cluster: in.name, Name: object.GetName(), UID: object.GetUID(),
-		Subset: subsetOf(object), Revision: labels[v1beta1.RevisionLabel], PatchText: annotations[v1beta1.SubsetPatchAnnotation], PodOwner: podLabelsOf(object)[v1beta1.OwnerLabel],
-		Created: object.GetCreationTimestamp().Time, Deleting: !object.GetDeletionTimestamp().IsZero(),
-		Trial: max(int32(trial), 0), ByOrdinal: workload.ByOrdinal(kind),
+		Subset: labels[v1beta1.SubsetNameLabel], Revision: labels[v1beta1.RevisionLabel], PatchText: annotations[v1beta1.SubsetPatchAnnotation],
+		PodOwner: workload.TemplateLabels(object)[v1beta1.OwnerLabel],
+		Created:  object.GetCreationTimestamp().Time, Deleting: !object.GetDeletionTimestamp().IsZero(),
+		Replicas: max(asked, 0), Partition: int32(partition), Trial: max(int32(trial), 0), ByOrdinal: workload.ByOrdinal(kind),
+		MinReady: time.Duration(spec.MinReadySeconds) * time.Second, Observed: status.ObservedGeneration >= object.GetGeneration(),
 	}}
-	var ordinals *workload.Ordinals
-	c.status = numbersOf(object)
-	owner, minReady := workload.Owner{Kind: kind, Name: object.GetName(), UID: object.GetUID()}, int32(0)
-	switch w := object.(type) {
-	case *appsv1.Deployment:
-		minReady = w.Spec.MinReadySeconds
-	case *appsv1.StatefulSet:
-		minReady = w.Spec.MinReadySeconds
-		if rolling := w.Spec.UpdateStrategy.RollingUpdate; rolling != nil {
-			c.Partition = ptr.Deref(rolling.Partition, 0)
-		}
-		ordinals = workload.OrdinalsOf(owner, w, nil)
-	case *unstructured.Unstructured:
-		c.status, minReady = numbersIn(w), int32(numberAt(w, 0, "spec", "minReadySeconds"))
-		c.Partition = partitionIn(w, c.status.asked)
-		if c.ByOrdinal {
-			ordinals = workload.ReadOrdinals(w)
+	if selector := workload.LabelSelector(object); selector != nil && selector.MatchLabels[v1beta1.SubsetNameLabel] != "" {
+		c.Subset = selector.MatchLabels[v1beta1.SubsetNameLabel] // it cannot change, and the label can: then the label is set again
+	}
+	for _, condition := range status.Conditions {
+		if failed := condition.Type == string(appsv1.DeploymentReplicaFailure) || condition.Type == "FailedScale"; failed && condition.Status == metav1.ConditionTrue {
+			c.FailingSince = condition.LastTransitionTime.Time
 		}
 	}
-	status := &c.status
-	c.Replicas, c.MinReady, c.FailingSince = max(status.asked, 0), time.Duration(minReady)*time.Second, status.failing.Time
-	c.Observed = status.observed >= object.GetGeneration()
-	c.Rolled = c.Observed && status.replicas == status.asked && status.available >= status.asked &&
-		status.updated >= status.asked-min(c.Partition, status.asked)
+	c.Rolled = c.Observed && status.Replicas == asked && status.AvailableReplicas >= asked && status.UpdatedReplicas >= asked-min(c.Partition, asked)
+	ordinals := workload.OrdinalsOf(workload.Owner{Kind: kind}, object, nil)
+	if advanced, is := object.(*unstructured.Unstructured); is && c.ByOrdinal {
+		ordinals = workload.ReadOrdinals(advanced)
+	}
 	all, err := podsOf(ctx, in, object, kind)
 	if err != nil {
 		return nil, err
@@ -339,6 +361,7 @@ func (r *reconciler) observe(ctx context.Context, in *cluster, object client.Obj
 		}
 		c.Pods = append(c.Pods, pod)
 	}
+	c.left = max(c.left, status.Replicas)
 	return c, nil
 }
 
@@ -386,50 +409,4 @@ func podOf(pod *corev1.Pod) model.Pod {
 	p.Ready, p.ReadySince = podstate.IsReady(pod)
 	_, p.UnschedulableSince = podstate.IsUnschedulable(pod)
 	return p
-}
-
-// numbersIn are those of an object of OpenKruise.
-func numbersIn(object *unstructured.Unstructured) numbers {
-	n := numbers{
-		observed: numberAt(object, 0, "status", "observedGeneration"), replicas: int32(numberAt(object, 0, "status", "replicas")),
-		updated: int32(numberAt(object, 0, "status", "updatedReplicas")), available: int32(numberAt(object, 0, "status", "availableReplicas")), asked: int32(numberAt(object, 1, "spec", "replicas")),
-	}
-	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
-	for _, c := range conditions {
-		condition, _ := c.(map[string]any)
-		since, _ := condition["lastTransitionTime"].(string)
-		if at, err := time.Parse(time.RFC3339, since); err == nil && condition["type"] == "FailedScale" && condition["status"] == "True" {
-			n.failing = metav1.NewTime(at)
-		}
-	}
-	return n
-}
-
-// numberAt is a number in an object, or another one if it has none.
-func numberAt(object *unstructured.Unstructured, missing int64, path ...string) int64 {
-	n, found, err := unstructured.NestedInt64(object.Object, path...)
-	if !found || err != nil {
-		return missing
-	}
-	return n
-}
-
-// partitionIn is how many replicas an object of OpenKruise keeps on the previous template. CloneSets have it in two places, by their version.
-func partitionIn(object *unstructured.Unstructured, replicas int32) int32 {
-	path := []string{"spec", "updateStrategy", "rollingUpdate", "partition"}
-	if _, has, _ := unstructured.NestedFieldNoCopy(object.Object, path...); !has {
-		path = []string{"spec", "updateStrategy", "partition"}
-	}
-	var partition intstr.IntOrString
-	switch value, _, _ := unstructured.NestedFieldNoCopy(object.Object, path...); v := value.(type) {
-	case int64:
-		partition = intstr.FromInt32(int32(v))
-	case string:
-		partition = intstr.FromString(v)
-	}
-	n, err := intstr.GetScaledValueFromIntOrPercent(&partition, int(replicas), true)
-	if err != nil {
-		return 0
-	}
-	return int32(n)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"reflect"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,13 +74,11 @@ var unitedMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	return !ok || !okAfter || before.UID != after.UID || before.Generation != after.Generation || before.Annotations[v1alpha1.TakeOverAnnotation] != after.Annotations[v1alpha1.TakeOverAnnotation] || !after.DeletionTimestamp.IsZero() || !equality.Semantic.DeepEqual(before.Status, after.Status)
 }}
 
-// childMatters drops updates of conditions and the like, which the cache does not keep.
+// childMatters drops updates of what the cache does not keep, such as most conditions: what it has is then the same but for the resourceVersion.
 var childMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, after := e.ObjectOld, e.ObjectNew
-	return before.GetGeneration() != after.GetGeneration() || !workload.HaveSameController(before, after) ||
-		before.GetDeletionTimestamp().IsZero() != after.GetDeletionTimestamp().IsZero() ||
-		!equality.Semantic.DeepEqual(before.GetLabels(), after.GetLabels()) || !equality.Semantic.DeepEqual(before.GetAnnotations(), after.GetAnnotations()) ||
-		numbersOf(before) != numbersOf(after)
+	before := e.ObjectOld.DeepCopyObject().(client.Object)
+	before.SetResourceVersion(e.ObjectNew.GetResourceVersion())
+	return !equality.Semantic.DeepEqual(before, e.ObjectNew)
 }}
 
 // ownerMatters: a ReplicaSet only leads from a pod to its Deployment.
@@ -99,28 +96,3 @@ var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	return !workload.HaveSameController(before, after) || podstate.HasEnded(before) != podstate.HasEnded(after) || podstate.IsActive(before) != podstate.IsActive(after) ||
 		!reflect.DeepEqual(podOf(before), podOf(after)) // equality.Semantic knows metav1.Time, and panics at a time.Time
 }}
-
-// numbers are those of a child's status. failing is since when its controller cannot create pods, zero if it can.
-type numbers struct {
-	observed                            int64
-	replicas, updated, available, asked int32
-	failing                             metav1.Time
-}
-
-// numbersOf are those of a built-in kind; zeros for others.
-func numbersOf(object any) numbers {
-	switch w := object.(type) {
-	case *appsv1.Deployment:
-		n := numbers{w.Status.ObservedGeneration, w.Status.Replicas, w.Status.UpdatedReplicas, w.Status.AvailableReplicas, workload.OfDeployment(w), metav1.Time{}}
-		for _, c := range w.Status.Conditions {
-			if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
-				n.failing = c.LastTransitionTime
-			}
-		}
-		return n
-	case *appsv1.StatefulSet:
-		return numbers{w.Status.ObservedGeneration, w.Status.Replicas, w.Status.UpdatedReplicas, w.Status.AvailableReplicas, workload.OfStatefulSet(w), metav1.Time{}}
-	default:
-		return numbers{}
-	}
-}
