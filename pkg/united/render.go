@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -71,19 +72,13 @@ func SameTemplate(a, b []byte) bool {
 }
 
 func templateFields(data []byte) (any, error) {
-	var r revision
-	if err := json.Unmarshal(data, &r); err != nil {
+	var content map[string]any
+	if err := kjson.Unmarshal(data, &content); err != nil {
 		return nil, err
 	}
-	data, _, err := RevisionOf(&r.Spec.Template, 0)
-	if err != nil {
-		return nil, err
-	}
-	var fields any
-	if err := kjson.Unmarshal(data, &fields); err != nil {
-		return nil, err
-	}
-	return withoutNulls(fields), nil
+	template, _, err := unstructured.NestedMap(content, "spec", "template")
+	delete(template, "$patch")
+	return withoutNulls(template), err
 }
 
 // withoutNulls drops the fields of objects that are null, as the creation time of a template that a Go program has written.
@@ -144,9 +139,7 @@ func (p *Policy) Render(w Wanted, t *Template, revision, preferred string, owner
 	spec := runtime.DeepCopyJSON(t.Spec)
 	podLabels := map[string]string{v1beta1.SubsetNameLabel: s.Name, v1beta1.RevisionLabel: revision}
 	labels := stringsAt(t.Metadata, "labels")
-	if p.LabelSelector != nil {
-		maps.Copy(labels, p.LabelSelector.MatchLabels)
-	}
+	maps.Copy(labels, p.LabelSelector.MatchLabels)
 	maps.Copy(labels, podLabels)
 	if s.Cluster != "" {
 		labels[v1beta1.OwnerLabel], labels[v1alpha1.HubLabel] = string(owner.UID), "true"
@@ -164,7 +157,8 @@ func (p *Policy) Render(w Wanted, t *Template, revision, preferred string, owner
 	}
 	spec["template"] = template
 	spec["replicas"] = int64(w.Replicas)
-	if spec["selector"], err = childSelector(p.LabelSelector, s.Name); err != nil {
+	selector := metav1.AddLabelToSelector(p.LabelSelector.DeepCopy(), v1beta1.SubsetNameLabel, s.Name)
+	if spec["selector"], err = runtime.DefaultUnstructuredConverter.ToUnstructured(selector); err != nil {
 		return nil, err
 	}
 	setPartition(spec, t.Kind, apiVersion, w.Partition)
@@ -176,17 +170,17 @@ func (p *Policy) Render(w Wanted, t *Template, revision, preferred string, owner
 	if w.Trial > 0 {
 		annotations[v1beta1.TrialAnnotation] = fmt.Sprint(w.Trial)
 	}
-	metadata := map[string]any{"name": name, "namespace": p.Namespace, "labels": anys(labels)}
+	child := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": t.Kind.Kind, "spec": spec}}
+	child.SetNamespace(p.Namespace)
+	child.SetName(name)
+	child.SetLabels(labels)
 	if s.Cluster == "" {
-		metadata["ownerReferences"] = []any{map[string]any{
-			"apiVersion": v1beta1.GroupVersion.String(), "kind": v1beta1.Kind.Kind, "name": owner.Name, "uid": string(owner.UID),
-			"controller": true, "blockOwnerDeletion": true,
-		}}
+		child.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(owner, v1beta1.Kind)})
 	}
 	if len(annotations) > 0 {
-		metadata["annotations"] = anys(annotations)
+		child.SetAnnotations(annotations)
 	}
-	return map[string]any{"apiVersion": apiVersion, "kind": t.Kind.Kind, "metadata": metadata, "spec": spec}, nil
+	return child.Object, nil
 }
 
 // podTemplate changes and returns the pod template. The patch wins over everything but the labels by which Berth knows the pods.
@@ -219,16 +213,6 @@ func podTemplate(template map[string]any, s *Subset, patch string, labels map[st
 	return template, nil
 }
 
-// childSelector is the selector of a child: that of the UnitedDeployment, and the name of the subset.
-func childSelector(of *metav1.LabelSelector, name string) (map[string]any, error) {
-	selector := of.DeepCopy()
-	if selector == nil {
-		selector = &metav1.LabelSelector{}
-	}
-	metav1.AddLabelToSelector(selector, v1beta1.SubsetNameLabel, name)
-	return runtime.DefaultUnstructuredConverter.ToUnstructured(selector)
-}
-
 // setPartition sets how many replicas keep the previous template.
 func setPartition(spec map[string]any, kind schema.GroupKind, apiVersion string, partition int32) {
 	if !HasPartition(kind) {
@@ -254,12 +238,4 @@ func at(content map[string]any, key string) map[string]any {
 		return object
 	}
 	return map[string]any{}
-}
-
-func anys(of map[string]string) map[string]any {
-	all := make(map[string]any, len(of))
-	for key, value := range of {
-		all[key] = value
-	}
-	return all
 }
