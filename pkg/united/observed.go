@@ -83,8 +83,8 @@ type Plan struct {
 	// Children to write: first those that get fewer replicas or go, then those that get more or are made. The order is part of the promise that the
 	// children never ask for more than the total and the surge. Those in clusters that do not answer are not in it. A child that stays as it is is in it too, unless nothing may be written to it.
 	Children []Wanted
-	// Labels are pods that need another value of v1beta1.ReservedPodLabel.
-	Labels []Label
+	// Labels are pods that need another value of v1beta1.ReservedPodLabel: that of Reserved, which is not nil.
+	Labels []Pod
 	// Replaced are pods that a StatefulSet waits for in vain: they are to be deleted.
 	Replaced []Pod
 	// Status is the new one, without ObservedGeneration and CollisionCount, and without the conditions that tell of errors when writing.
@@ -114,10 +114,4 @@ type Wanted struct {
 	Late bool
 	// Delete is true for a child without replicas that has to go. The adapter deletes it once it has no pods.
 	Delete bool
-}
-
-// Label is a pod that needs another value of v1beta1.ReservedPodLabel.
-type Label struct {
-	Pod      Pod
-	Reserved bool
 }

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
 )
@@ -84,16 +85,16 @@ func (w *Wanted) direction() int {
 func (w *Wanted) Raises() bool { return w.direction() > 0 }
 
 // labels are the pods whose label says something else than they are.
-func (r *round) labels() []Label {
-	var all []Label
+func (r *round) labels() (all []Pod) {
 	for i := range r.places {
 		if r.places[i].child == nil {
 			continue
 		}
 		for _, pod := range r.places[i].child.Pods {
 			reserved := r.isReserved(&pod, r.isStuck(&pod))
-			if is := pod.Reserved != nil && *pod.Reserved; is != reserved {
-				all = append(all, Label{pod, reserved})
+			if ptr.Deref(pod.Reserved, false) != reserved {
+				pod.Reserved = &reserved
+				all = append(all, pod)
 			}
 		}
 	}

@@ -132,8 +132,8 @@ func (w *world) reconcile(crash bool) {
 	for _, label := range plan.Labels {
 		for i := range w.children {
 			for j := range w.children[i].Pods {
-				if pod := &w.children[i].Pods[j]; pod.Name == label.Pod.Name {
-					pod.Reserved = &label.Reserved
+				if pod := &w.children[i].Pods[j]; pod.Name == label.Name {
+					pod.Reserved = label.Reserved
 				}
 			}
 		}

@@ -295,35 +295,35 @@ func (r *reconciler) explain(ctx context.Context, in *cluster, ud *v1beta1.Unite
 }
 
 // label writes the labels of pods.
-func (r *reconciler) label(ctx context.Context, labels []model.Label) error {
-	return r.writePods(labelling, len(labels), func(i int) *model.Pod { return &labels[i].Pod }, func(i int, to *corev1.Pod) error {
-		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"labels":{%q:%q}}}`, labels[i].Pod.UID, v1beta1.ReservedPodLabel, strconv.FormatBool(labels[i].Reserved))
+func (r *reconciler) label(ctx context.Context, pods []model.Pod) error {
+	return r.writePods(labelling, pods, func(pod *model.Pod, to *corev1.Pod) error {
+		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"labels":{%q:%q}}}`, pod.UID, v1beta1.ReservedPodLabel, strconv.FormatBool(*pod.Reserved))
 		return r.client.Patch(ctx, to, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(v1beta1.FieldManager))
 	})
 }
 
 // replace deletes pods that a StatefulSet waits for in vain.
 func (r *reconciler) replace(ctx context.Context, ud *v1beta1.UnitedDeployment, pods []model.Pod) error {
-	return r.writePods(replacing, len(pods), func(i int) *model.Pod { return &pods[i] }, func(i int, to *corev1.Pod) error {
-		if err := r.client.Delete(ctx, to, client.Preconditions{UID: &pods[i].UID}); err != nil {
+	return r.writePods(replacing, pods, func(pod *model.Pod, to *corev1.Pod) error {
+		if err := r.client.Delete(ctx, to, client.Preconditions{UID: &pod.UID}); err != nil {
 			return err
 		}
-		podReplaced(&pods[i]).Send(r.events, ud, nil)
-		klog.FromContext(ctx).V(2).Info("Deleted a pod that its StatefulSet waits for in vain", "uniteddeployment", klog.KObj(ud), "pod", pods[i].Name)
+		podReplaced(pod).Send(r.events, ud, nil)
+		klog.FromContext(ctx).V(2).Info("Deleted a pod that its StatefulSet waits for in vain", "uniteddeployment", klog.KObj(ud), "pod", pod.Name)
 		return nil
 	})
 }
 
-// writePods writes n pods. One that is gone is left out, and the plan comes again.
-func (r *reconciler) writePods(is apply.Operation, n int, pod func(int) *model.Pod, write func(int, *corev1.Pod) error) error {
+// writePods writes pods. One that is gone is left out, and the plan comes again.
+func (r *reconciler) writePods(is apply.Operation, pods []model.Pod, write func(*model.Pod, *corev1.Pod) error) error {
 	var writing errgroup.Group
 	writing.SetLimit(concurrentWrites)
-	for i := range n {
-		of := pod(i)
+	for i := range pods {
 		writing.Go(func() error {
-			err := write(i, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name}})
+			pod := &pods[i]
+			err := write(pod, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}})
 			if r.measures.wrote(is, err); apply.ResultOf(err) != apply.Written && apply.ResultOf(err) != apply.Stale {
-				return fmt.Errorf("writing pod %s (%s): %w", of.Name, is, err)
+				return fmt.Errorf("writing pod %s (%s): %w", pod.Name, is, err)
 			}
 			return nil
 		})
