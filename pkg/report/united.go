@@ -23,10 +23,8 @@ func ofUnited(ud *v1beta1.UnitedDeployment, now time.Time) Report {
 		r.Target = template.Kind.Kind + " in each subset"
 	}
 	var ready *metav1.Condition
-	for _, c := range status.Conditions {
-		if c.Type == v1beta1.ReadyCondition {
-			ready = &metav1.Condition{Status: metav1.ConditionStatus(c.Status), Reason: string(c.Reason), Message: c.Message}
-		}
+	if c := united.ConditionIn(status.Conditions, v1beta1.ReadyCondition); c != nil {
+		ready = &metav1.Condition{Status: metav1.ConditionStatus(c.Status), Reason: string(c.Reason), Message: c.Message}
 	}
 	if !r.judge(ready, status.ObservedGeneration == ud.Generation, "berth-united has not looked at this version of it; see that it runs") {
 		return r
@@ -35,10 +33,7 @@ func ofUnited(ud *v1beta1.UnitedDeployment, now time.Time) Report {
 	for i := range status.SubsetStatuses {
 		is := &status.SubsetStatuses[i]
 		of := Subset{Name: is.Name, Cluster: is.Cluster, Pods: is.ReadyReplicas, Quota: &is.Replicas, Target: is.Replicas, Schedulable: true}
-		for _, c := range is.Conditions {
-			if c.Type != v1beta1.SubsetSchedulable || c.Status != corev1.ConditionFalse {
-				continue
-			}
+		if c := united.ConditionIn(is.Conditions, v1beta1.SubsetSchedulable); c != nil && c.Status == corev1.ConditionFalse {
 			of.Schedulable, of.Message = false, c.Message
 			if policy != nil && policy.Adaptive != nil && r.Next == "" {
 				if again := c.LastTransitionTime.Add(policy.Adaptive.Pause(is.FailedTrials)); again.After(now) {

@@ -3,6 +3,7 @@ package united
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -166,7 +167,7 @@ func (r *round) isGivenUp(pl *place) bool { return pl.isAway() && pl.site.Lost &
 
 // recall takes what is known of a place whose cluster does not answer from the previous status. Nobody knows whether the last write has arrived.
 func (r *round) recall(pl *place) {
-	pl.schedulable, pl.failedTrials = schedulableOf(r.Status, pl.Name), pl.before.FailedTrials
+	pl.schedulable, pl.failedTrials = ConditionIn(pl.before.Conditions, v1beta1.SubsetSchedulable), pl.before.FailedTrials
 	pl.most = max(pl.before.Replicas, pl.before.SeenReplicas)
 	pl.base = sites.Credit(min(pl.before.Replicas, pl.before.SeenReplicas), pl.Min.Of(r.Policy.Replicas), r.isGivenUp(pl))
 	pl.firm, pl.available = pl.base, min(pl.before.ReadyReplicas, pl.base)
@@ -205,16 +206,11 @@ func (r *round) clusters() []v1beta1.ClusterStatus {
 }
 
 func (r *round) sitesInOrder() []*site {
-	all := make([]*site, 0, len(r.sites))
-	for _, s := range r.sites {
-		all = append(all, s)
-	}
-	slices.SortFunc(all, func(a, b *site) int { return strings.Compare(a.name, b.name) })
-	return all
+	return slices.SortedFunc(maps.Values(r.sites), func(a, b *site) int { return strings.Compare(a.name, b.name) })
 }
 
 // reachable says which clusters do not answer, and what follows from that.
-func (r *round) reachable(status *v1beta1.UnitedDeploymentStatus) verdict {
+func (r *round) reachable(status *v1beta1.UnitedDeploymentStatus) v1beta1.Condition {
 	var messages []string
 	for _, s := range r.sitesInOrder() {
 		switch {

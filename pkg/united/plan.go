@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
@@ -243,7 +244,7 @@ func (r *round) wait(d time.Duration) {
 
 // judge sets the condition of a place. A pod that is stuck while its child rolls out may be one of the surge, and says nothing about the subset.
 func (r *round) judge(pl *place) {
-	before, left := schedulableOf(r.Status, pl.Name), time.Duration(0)
+	before, left := ConditionIn(pl.before.Conditions, v1beta1.SubsetSchedulable), time.Duration(0)
 	blocked := before != nil && before.Status == corev1.ConditionFalse
 	pl.failedTrials = pl.before.FailedTrials
 	switch {
@@ -253,7 +254,7 @@ func (r *round) judge(pl *place) {
 		pl.failedTrials = 0 // what is tried runs, or nobody has tried for long
 	}
 	set := func(status corev1.ConditionStatus, reason v1beta1.Reason, message string) {
-		pl.schedulable = newCondition(v1beta1.SubsetSchedulable, status, reason, message, r.Now)
+		pl.schedulable = &v1beta1.Condition{Type: v1beta1.SubsetSchedulable, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(r.Now)}
 	}
 	switch {
 	case pl.stuck > 0 && !pl.rolling && (!blocked || left <= 0):

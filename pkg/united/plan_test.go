@@ -218,7 +218,7 @@ func TestPodsThatCannotBeMadeCount(t *testing.T) {
 		t.Errorf("got %s, again after %v: it fails for less than the critical time", got, plan.Again)
 	}
 	plan = p.Plan(Observed{Now: now.Add(time.Second), Revision: "r1", Children: children})
-	if c := schedulableOf(&plan.Status, "a"); numbers(&plan) != "4 6" || c == nil || c.Message != "6 pods could not be created" {
+	if c := ConditionIn(plan.Status.SubsetStatuses[0].Conditions, v1beta1.SubsetSchedulable); numbers(&plan) != "4 6" || c == nil || c.Message != "6 pods could not be created" {
 		t.Errorf("got %s, condition %+v", numbers(&plan), c)
 	}
 }

@@ -199,7 +199,7 @@ func (r *round) status(children []Wanted) v1beta1.UnitedDeploymentStatus {
 	return status
 }
 
-func (r *round) conditions(children []Wanted, allUpdated bool, reachable verdict) []v1beta1.Condition {
+func (r *round) conditions(children []Wanted, allUpdated bool, reachable v1beta1.Condition) []v1beta1.Condition {
 	var missing, behind, held []string
 	for _, w := range children {
 		switch {
@@ -250,55 +250,42 @@ func (r *round) conditions(children []Wanted, allUpdated bool, reachable verdict
 		rolled = no(v1beta1.ReasonInProgress, "not all pods have the template of "+r.Revision)
 	}
 	var all []v1beta1.Condition
-	for _, c := range []struct {
-		of v1beta1.ConditionType
-		is verdict
-	}{{v1beta1.ReadyCondition, ready}, {v1beta1.SubsetProvisioned, provisioned}, {v1beta1.SubsetUpdated, updated}, {v1beta1.UnitedDeploymentUpdated, rolled}} {
-		all = append(all, Condition(r.Status.Conditions, c.of, c.is.Status, c.is.Reason, c.is.Message, r.Now))
+	add := func(of v1beta1.ConditionType, is v1beta1.Condition) {
+		is.Type = of
+		all = append(all, Timed(is, r.Status.Conditions, r.Now))
 	}
+	add(v1beta1.ReadyCondition, ready)
+	add(v1beta1.SubsetProvisioned, provisioned)
+	add(v1beta1.SubsetUpdated, updated)
+	add(v1beta1.UnitedDeploymentUpdated, rolled)
 	if len(r.sites) > 0 {
-		all = append(all, Condition(r.Status.Conditions, v1beta1.ClustersReachable, reachable.Status, reachable.Reason, reachable.Message, r.Now))
+		add(v1beta1.ClustersReachable, reachable)
 	}
 	return all
 }
 
-type verdict struct {
-	Status  corev1.ConditionStatus
-	Reason  v1beta1.Reason
-	Message string
+func yes() v1beta1.Condition {
+	return v1beta1.Condition{Status: corev1.ConditionTrue, Reason: v1beta1.ReasonReady}
 }
 
-func yes() verdict { return verdict{corev1.ConditionTrue, v1beta1.ReasonReady, ""} }
-
-func no(reason v1beta1.Reason, message string) verdict {
-	return verdict{corev1.ConditionFalse, reason, message}
+func no(reason v1beta1.Reason, message string) v1beta1.Condition {
+	return v1beta1.Condition{Status: corev1.ConditionFalse, Reason: reason, Message: message}
 }
 
-// Condition is a condition as it is now. Its time is that of the previous one, if that had the same status.
-func Condition(previous []v1beta1.Condition, of v1beta1.ConditionType, status corev1.ConditionStatus, reason v1beta1.Reason, message string, now time.Time) v1beta1.Condition {
-	condition := newCondition(of, status, reason, message, now)
-	for _, before := range previous {
-		if before.Type == of && before.Status == status {
-			condition.LastTransitionTime = before.LastTransitionTime
-		}
+// Timed is a condition with its time: that of the previous one, if that had the same status.
+func Timed(c v1beta1.Condition, previous []v1beta1.Condition, now time.Time) v1beta1.Condition {
+	c.LastTransitionTime = metav1.NewTime(now)
+	if before := ConditionIn(previous, c.Type); before != nil && before.Status == c.Status {
+		c.LastTransitionTime = before.LastTransitionTime
 	}
-	return *condition
+	return c
 }
 
-func newCondition(of v1beta1.ConditionType, status corev1.ConditionStatus, reason v1beta1.Reason, message string, since time.Time) *v1beta1.Condition {
-	return &v1beta1.Condition{Type: of, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(since)}
-}
-
-// schedulableOf is the condition of a subset in a status, or nil.
-func schedulableOf(status *v1beta1.UnitedDeploymentStatus, name string) *v1beta1.Condition {
-	for i := range status.SubsetStatuses {
-		if status.SubsetStatuses[i].Name != name {
-			continue
-		}
-		for j := range status.SubsetStatuses[i].Conditions {
-			if c := &status.SubsetStatuses[i].Conditions[j]; c.Type == v1beta1.SubsetSchedulable {
-				return c
-			}
+// ConditionIn is the condition of a type, or nil.
+func ConditionIn(all []v1beta1.Condition, of v1beta1.ConditionType) *v1beta1.Condition {
+	for i := range all {
+		if all[i].Type == of {
+			return &all[i]
 		}
 	}
 	return nil

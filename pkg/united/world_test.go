@@ -677,7 +677,7 @@ func TestTrialsBackOff(t *testing.T) {
 	play := func(d time.Duration) {
 		for end := w.now.Add(d); w.now.Before(end); {
 			w.reconcile(false)
-			if is := schedulableOf(&w.status, "a"); is.Reason != was {
+			if is := ConditionIn(w.status.SubsetStatuses[0].Conditions, v1beta1.SubsetSchedulable); is.Reason != was {
 				changes, was = changes+1, is.Reason
 			}
 			w.live(10 * time.Second)

@@ -176,7 +176,7 @@ func (m *member) expectIn(t *testing.T, want string) []appsv1.Deployment {
 func (w *world) expectReason(want v1beta1.Reason, message string) {
 	w.t.Helper()
 	ud := w.get()
-	if c := conditionOf(&ud.Status, v1beta1.ReadyCondition); c == nil || c.Reason != want || !strings.Contains(c.Message, message) {
+	if c := model.ConditionIn(ud.Status.Conditions, v1beta1.ReadyCondition); c == nil || c.Reason != want || !strings.Contains(c.Message, message) {
 		w.t.Errorf("want %s %q, have %+v", want, message, ud.Status.Conditions)
 	}
 }
@@ -295,7 +295,7 @@ func TestASlowClusterDelaysNoOther(t *testing.T) {
 				t.Errorf("%d replicas: the others waited for %s", total, took)
 			}
 			ready := func() bool {
-				c := conditionOf(&w.get().Status, v1beta1.ReadyCondition)
+				c := model.ConditionIn(w.get().Status.Conditions, v1beta1.ReadyCondition)
 				return c.Reason == v1beta1.ReasonReady
 			}
 			for !ready() && time.Since(began) < time.Minute {
@@ -427,7 +427,7 @@ func TestWhatAClusterRefusesIsSaidAndKeepsNoOtherWaiting(t *testing.T) {
 	w.expectReason(v1beta1.ReasonChildRefused, "b in cluster m: namespace ns does not exist there; create it")
 	m.refuse = apierrors.NewForbidden(appsv1.Resource("deployments"), "web", errors.New(strings.Repeat("x", 5000)))
 	_ = w.settle()
-	if c := conditionOf(&w.get().Status, v1beta1.ReadyCondition); len(c.Message) > 400 {
+	if c := model.ConditionIn(w.get().Status.Conditions, v1beta1.ReadyCondition); len(c.Message) > 400 {
 		t.Errorf("the message has %d characters", len(c.Message))
 	}
 }

@@ -55,27 +55,17 @@ func fail(status, before *v1beta1.UnitedDeploymentStatus, refused []string, now 
 
 // keepFailure keeps what was refused the last time, until it is known whether it is refused again.
 func keepFailure(status, before *v1beta1.UnitedDeploymentStatus) {
-	if c := conditionOf(before, v1beta1.SubsetFailure); c != nil && c.Status == corev1.ConditionTrue {
+	if c := model.ConditionIn(before.Conditions, v1beta1.SubsetFailure); c != nil && c.Status == corev1.ConditionTrue {
 		fail(status, before, []string{c.Message}, c.LastTransitionTime.Time)
 	}
 }
 
 // setCondition puts a condition into the status. It keeps the time of the last transition if the condition had the same status before.
 func setCondition(status, before *v1beta1.UnitedDeploymentStatus, of v1beta1.ConditionType, is corev1.ConditionStatus, reason v1beta1.Reason, message string, now time.Time) {
-	condition := model.Condition(before.Conditions, of, is, reason, frame.Message(message), now)
-	if c := conditionOf(status, of); c != nil {
+	condition := model.Timed(v1beta1.Condition{Type: of, Status: is, Reason: reason, Message: frame.Message(message)}, before.Conditions, now)
+	if c := model.ConditionIn(status.Conditions, of); c != nil {
 		*c = condition
 		return
 	}
 	status.Conditions = append(status.Conditions, condition)
-}
-
-// conditionOf is the condition of a type, or nil.
-func conditionOf(status *v1beta1.UnitedDeploymentStatus, of v1beta1.ConditionType) *v1beta1.Condition {
-	for i := range status.Conditions {
-		if status.Conditions[i].Type == of {
-			return &status.Conditions[i]
-		}
-	}
-	return nil
 }

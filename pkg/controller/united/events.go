@@ -35,7 +35,7 @@ func podReplaced(pod *model.Pod) frame.News {
 // newsOf are the events about a UnitedDeployment whose status changes.
 func newsOf(ud *v1beta1.UnitedDeployment, before, after *v1beta1.UnitedDeploymentStatus, warnings []string) []frame.News {
 	var all []frame.News
-	was, is := conditionOf(before, v1beta1.ReadyCondition), conditionOf(after, v1beta1.ReadyCondition)
+	was, is := model.ConditionIn(before.Conditions, v1beta1.ReadyCondition), model.ConditionIn(after.Conditions, v1beta1.ReadyCondition)
 	if is != nil && is.Reason != v1beta1.ReasonInProgress && (was == nil || was.Reason != is.Reason) {
 		note := cmp.Or(is.Message, "every subset has its child, and every child is as wanted")
 		all = append(all, frame.Reported(is.Status == corev1.ConditionTrue, is.Reason, note))

@@ -1,14 +1,13 @@
 package united
 
 import (
-	"slices"
-
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-project/berth/pkg/controller/apply"
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	model "github.com/berth-project/berth/pkg/united"
 )
 
 // Metrics of UnitedDeployments, on the controller's endpoint, from their last status.
@@ -44,6 +43,10 @@ type measures struct {
 }
 
 func newMeasures() *measures {
+	is := func(all []v1beta1.Condition, of v1beta1.ConditionType, status corev1.ConditionStatus) bool {
+		c := model.ConditionIn(all, of)
+		return c != nil && c.Status == status
+	}
 	writes := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "berth_uniteddeployment_writes_total",
 		Help: "Writes to children of UnitedDeployments and their pods, by operation (create, apply, scale, delete, adopt, label, replace) and outcome: written, stale (changed since it was read, and tried again), refused (by the API server), failed.",
@@ -56,12 +59,9 @@ func newMeasures() *measures {
 				gauge(replicasDesc, float64(in.Replicas), in.Name)
 				gauge(readyReplicasDesc, float64(in.ReadyReplicas), in.Name)
 				gauge(reservedDesc, float64(in.ReservedPods), in.Name)
-				gauge(schedulableDesc, frame.OneIf(!slices.ContainsFunc(in.Conditions, func(c v1beta1.Condition) bool {
-					return c.Type == v1beta1.SubsetSchedulable && c.Status == corev1.ConditionFalse
-				})), in.Name)
+				gauge(schedulableDesc, frame.OneIf(!is(in.Conditions, v1beta1.SubsetSchedulable, corev1.ConditionFalse)), in.Name)
 			}
-			ready := conditionOf(status, v1beta1.ReadyCondition)
-			gauge(readyDesc, frame.OneIf(ready != nil && ready.Status == corev1.ConditionTrue))
+			gauge(readyDesc, frame.OneIf(is(status.Conditions, v1beta1.ReadyCondition, corev1.ConditionTrue)))
 		},
 	})}
 }

@@ -342,7 +342,7 @@ func TestANameThatIsTakenIsSaid(t *testing.T) {
 		t.Error("want an error, so that it is tried again")
 	}
 	ud := w.get()
-	c := conditionOf(&ud.Status, v1beta1.SubsetFailure)
+	c := model.ConditionIn(ud.Status.Conditions, v1beta1.SubsetFailure)
 	if c == nil || c.Reason != v1beta1.ReasonChildRefused || !strings.Contains(c.Message, "is no child of this UnitedDeployment") {
 		t.Errorf("condition %+v", c)
 	}
@@ -354,7 +354,7 @@ func TestANameThatIsTakenIsSaid(t *testing.T) {
 	}
 	w.mustSettle()
 	w.expect("a=2")
-	if ud := w.get(); conditionOf(&ud.Status, v1beta1.SubsetFailure) != nil {
+	if ud := w.get(); model.ConditionIn(ud.Status.Conditions, v1beta1.SubsetFailure) != nil {
 		t.Errorf("the failure is over: %+v", ud.Status.Conditions)
 	}
 }
@@ -388,7 +388,7 @@ func TestASpecThatIsNotValidLeavesTheChildrenAlone(t *testing.T) {
 		w.mustSettle()
 		w.expect("a=2")
 		ud := w.get()
-		if c := conditionOf(&ud.Status, v1beta1.ReadyCondition); c == nil || c.Reason != reason || ud.Status.ObservedGeneration != ud.Generation {
+		if c := model.ConditionIn(ud.Status.Conditions, v1beta1.ReadyCondition); c == nil || c.Reason != reason || ud.Status.ObservedGeneration != ud.Generation {
 			t.Errorf("want reason %s, status %+v", reason, ud.Status)
 		}
 	}
@@ -517,7 +517,7 @@ func TestAKindThatIsNotServedAnyMoreHindersNobodyElse(t *testing.T) {
 	w.mustSettle()
 	w.expect("a=2") // the Deployment stays as long as no CloneSet can replace it
 	ud := w.get()
-	if c := conditionOf(&ud.Status, v1beta1.ReadyCondition); c == nil || c.Reason != v1beta1.ReasonKindNotServed {
+	if c := model.ConditionIn(ud.Status.Conditions, v1beta1.ReadyCondition); c == nil || c.Reason != v1beta1.ReasonKindNotServed {
 		t.Errorf("conditions %+v", ud.Status.Conditions)
 	}
 	result, err := w.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(ud)})
@@ -542,7 +542,7 @@ func TestAKindThatMayNotBeListedLeavesTheChildrenAlone(t *testing.T) {
 	}
 	w.mustSettle()
 	w.expect("")
-	if c := conditionOf(&w.get().Status, v1beta1.ReadyCondition); c == nil || !strings.Contains(c.Message, "Berth may not list") {
+	if c := model.ConditionIn(w.get().Status.Conditions, v1beta1.ReadyCondition); c == nil || !strings.Contains(c.Message, "Berth may not list") {
 		t.Errorf("conditions %+v", w.get().Status.Conditions)
 	}
 }
