@@ -23,7 +23,7 @@ const takenInterval = 30 * time.Second
 // While all clusters answer, they are never asked for more than the total and MaxMoving together. A cluster that does not answer counts with what it may have, until it is lost.
 func (p *Policy) Plan(in Observed) Plan {
 	in.Now = in.Now.Truncate(time.Second) // as the API server stores times
-	r := &round{Policy: p, Observed: in}
+	r := &round{Policy: p, Observed: in, Clock: sites.ClockAt(in.Now)}
 	r.gather()
 	for _, pl := range r.places {
 		r.count(pl)
@@ -39,6 +39,7 @@ func (p *Policy) Plan(in Observed) Plan {
 type round struct {
 	*Policy
 	Observed
+	sites.Clock
 	// places are the clusters that answer, by name, and absent those that do not.
 	places []*place
 	absent []*absentee
@@ -47,7 +48,6 @@ type round struct {
 	made  int64
 	// unplaced is how many replicas no cluster takes, and waiting how many are where there is no room for them.
 	unplaced, waiting int32
-	again             time.Duration
 }
 
 // place is a cluster that answers.
@@ -129,7 +129,7 @@ func (r *round) gather() {
 		if m != nil {
 			known = &m.Cluster
 		}
-		a.Silence = sites.Silent(was.State, was.Since.Time, known, r.Lost, r.Now, r.wait)
+		a.Silence = r.Silent(string(was.State), was.Since.Time, known, r.Lost)
 		if a.Lost && m == nil || a.asked == 0 && (m == nil || !wanted) {
 			continue // the member is gone for good, or has nothing to do with the object
 		}
@@ -175,18 +175,11 @@ func (r *round) hash(cluster string) uint64 {
 	return n ^ n>>33
 }
 
-// wait makes the plan look again after a while.
-func (r *round) wait(d time.Duration) {
-	if d = max(d, time.Millisecond); r.again == 0 || d < r.again {
-		r.again = d
-	}
-}
-
 // count counts the pods of a place.
 func (r *round) count(pl *place) {
 	pl.returned = pl.before.State == v1alpha1.ClusterLost || pl.before.State == v1alpha1.ClusterReturned
 	if pl.Taken {
-		r.wait(takenInterval) // nobody tells when the other ReplicaSet goes
+		r.Wait(takenInterval) // nobody tells when the other ReplicaSet goes
 	}
 	if pl.Late {
 		pl.asked = pl.before.Wanted // the last write may have arrived
@@ -196,7 +189,7 @@ func (r *round) count(pl *place) {
 	}
 	pl.asked, pl.available, pl.scheduled = max(pl.asked, pl.Local.Replicas), pl.Local.Available, pl.Local.Bound
 	for _, since := range pl.Local.UnschedulableSince {
-		if r.isOver(since) {
+		if !since.IsZero() && r.IsOver(since, r.Unschedulable) {
 			pl.stuck++
 		}
 	}
@@ -204,21 +197,9 @@ func (r *round) count(pl *place) {
 	if pl.Late && pl.before.Name != "" { // the last write may have ended some
 		pl.firm, pl.available = min(pl.firm, pl.before.Wanted), min(pl.available, pl.before.Wanted)
 	}
-	if missing := pl.asked - pl.Local.Pods; missing > 0 && r.isOver(pl.Local.FailingSince) {
+	if missing := pl.asked - pl.Local.Pods; missing > 0 && !pl.Local.FailingSince.IsZero() && r.IsOver(pl.Local.FailingSince, r.Unschedulable) {
 		pl.stuck += missing
 	}
-}
-
-// isOver is true if something has not worked for too long.
-func (r *round) isOver(since time.Time) bool {
-	if since.IsZero() {
-		return false
-	}
-	left := since.Add(r.Unschedulable).Sub(r.Now)
-	if left > 0 {
-		r.wait(left)
-	}
-	return left <= 0
 }
 
 // judge says how many replicas the place can run, by what became of its pods:
@@ -262,11 +243,11 @@ func (r *round) judge(pl *place) {
 	}
 	pl.capacity = pl.figure.Replicas
 	if pl.full {
-		r.wait(pl.figure.RetryTime.Sub(r.Now))
+		r.Wait(pl.figure.RetryTime.Sub(r.Now))
 		return
 	}
 	pl.capacity += min(r.MaxMoving, allocation.Unlimited-pl.capacity)
-	r.wait(retry.Add(sites.LongestRetry).Sub(r.Now))
+	r.Wait(retry.Add(sites.LongestRetry).Sub(r.Now))
 }
 
 // failed is the figure of a cluster that had no room, for the so many-th time in a row.

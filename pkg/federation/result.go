@@ -15,7 +15,7 @@ import (
 
 // result writes down what the round has decided.
 func (r *round) result() Plan {
-	plan := Plan{Again: r.again}
+	plan := Plan{Again: r.Again}
 	for _, pl := range r.places {
 		w := Wanted{Member: pl.Name, Local: pl.Local, Replicas: pl.next, Leaving: pl.leaving}
 		if pl.Local == nil && pl.next == 0 || pl.Local != nil && pl.Local.Deleting || pl.Taken || pl.Late {

@@ -91,30 +91,49 @@ func (s Silence) State() string {
 	}
 }
 
+// Clock says what is over at a time, and when to look again.
+type Clock struct {
+	now time.Time
+	// Again is after which time something changes by itself. 0 if nothing does.
+	Again time.Duration
+}
+
+// ClockAt is a clock that stands.
+func ClockAt(now time.Time) Clock { return Clock{now: now} }
+
+// Wait makes somebody look again after a while.
+func (c *Clock) Wait(d time.Duration) {
+	if d = max(d, time.Millisecond); c.Again == 0 || d < c.Again {
+		c.Again = d
+	}
+}
+
+// IsOver is true if something has lasted for a while. Otherwise somebody looks again when it has.
+func (c *Clock) IsOver(since time.Time, after time.Duration) bool {
+	left := since.Add(after).Sub(c.now)
+	if left > 0 {
+		c.Wait(left)
+	}
+	return left <= 0
+}
+
 // Silent says since when a cluster does not answer, and what follows. The previous status, a state with its time, is
 // right about it even if this process has just started. of is what is known of the cluster now, nil if it is no member
-// any more. One that refuses the hub is not down, and is not lost unless it was. wait is called with the times after
-// which the answer changes.
-func Silent[S ~string](before S, since time.Time, of *Cluster, lostAfter time.Duration, now time.Time, wait func(time.Duration)) Silence {
+// any more. One that refuses the hub is not down, and is not lost unless it was.
+func (c *Clock) Silent(before string, since time.Time, of *Cluster, lostAfter time.Duration) Silence {
 	var known Cluster
 	if of != nil {
 		known = *of
 	}
-	s, wasLost, refuses := Silence{Since: now, Refuses: known.Lives}, before == lost, known.Lives
+	s, wasLost, refuses := Silence{Since: c.now, Refuses: known.Lives}, before == lost, known.Lives
 	switch {
 	case wasLost, !refuses && (before == unreachable || before == unknown), refuses && before == refusing:
 		s.Since = since
 	case !known.Since.IsZero():
 		s.Since = known.Since
 	}
-	left := s.Since.Add(lostAfter).Sub(now)
-	if s.Lost = left <= 0 && (!refuses || wasLost); !s.Lost && !refuses {
-		wait(left)
-	}
-	if left := s.Since.Add(Doubt).Sub(now); left > 0 && !s.Lost {
-		s.InDoubt = true
-		wait(left)
-	}
+	s.Lost = (!refuses || wasLost) && c.IsOver(s.Since, lostAfter)
+	s.InDoubt = !s.Lost && !c.IsOver(s.Since, Doubt)
 	return s
 }
 

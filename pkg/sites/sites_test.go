@@ -26,14 +26,10 @@ func TestAClusterThatDoesNotAnswer(t *testing.T) {
 		"one that refused and now is down":         {"Refusing", ago(time.Hour), ago(time.Minute), false, Silence{ago(time.Minute), false, false, false}, LostAfter - time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			again := time.Duration(0)
-			got := Silent(tc.before, tc.since, &Cluster{Since: tc.heard, Lives: tc.refuses}, LostAfter, now, func(d time.Duration) {
-				if again == 0 || d < again {
-					again = d
-				}
-			})
-			if got != tc.want || again != tc.again {
-				t.Errorf("got %+v, again after %v; want %+v, %v", got, again, tc.want, tc.again)
+			clock := ClockAt(now)
+			got := clock.Silent(tc.before, tc.since, &Cluster{Since: tc.heard, Lives: tc.refuses}, LostAfter)
+			if got != tc.want || clock.Again != tc.again {
+				t.Errorf("got %+v, again after %v; want %+v, %v", got, clock.Again, tc.want, tc.again)
 			}
 		})
 	}

@@ -104,7 +104,7 @@ func (r *round) siteOf(name string, c *sites.Cluster, before v1beta1.ClusterStat
 	if r.Adaptive != nil {
 		lost = r.Adaptive.Lost
 	}
-	s.Silence = sites.Silent(before.State, before.Since.Time, c, lost, r.Now, r.wait)
+	s.Silence = r.Silent(string(before.State), before.Since.Time, c, lost)
 	s.status.Since = metav1.NewTime(s.Since)
 	if s.status.State = v1beta1.ClusterState(s.State()); !s.exists {
 		s.status.State = v1beta1.ClusterUnknown

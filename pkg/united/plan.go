@@ -20,7 +20,7 @@ import (
 // All children together never ask for more than the total, the surge, and the reservations: the plan gives a child more replicas only as far as the others, as
 // they are after the first part of the plan, leave room.
 func (p *Policy) Plan(in Observed) Plan {
-	r := &round{Policy: p, Observed: in, places: make([]place, len(p.Subsets))}
+	r := &round{Policy: p, Observed: in, Clock: sites.ClockAt(in.Now), places: make([]place, len(p.Subsets))}
 	if r.Status == nil {
 		r.Status = &v1beta1.UnitedDeploymentStatus{}
 	}
@@ -42,6 +42,7 @@ func (p *Policy) Plan(in Observed) Plan {
 type round struct {
 	*Policy
 	Observed
+	sites.Clock
 	places []place
 	// sites are the other clusters, by name.
 	sites map[string]*site
@@ -49,7 +50,6 @@ type round struct {
 	leaving []leaver
 	// unplaced is how many replicas no subset takes.
 	unplaced int32
-	again    time.Duration
 }
 
 // place is a subset with its child.
@@ -106,7 +106,7 @@ func (r *round) available(c *Child) int32 {
 }
 
 func (r *round) isAvailable(c *Child, pod *Pod) bool {
-	return pod.Ready && r.isOver(pod.ReadySince, c.MinReady)
+	return pod.Ready && r.IsOver(pod.ReadySince, c.MinReady)
 }
 
 func (c *Child) count(counts func(*Pod) bool) (n int32) {
@@ -173,7 +173,7 @@ func (r *round) look(pl *place) {
 	var bound, highest int32
 	if pl.child != nil {
 		pl.available = r.available(pl.child)
-		if missing := pl.child.Replicas - int32(len(pl.child.Pods)); missing > 0 && r.Adaptive != nil && !pl.child.FailingSince.IsZero() && r.isOver(pl.child.FailingSince, r.Adaptive.Critical) {
+		if missing := pl.child.Replicas - int32(len(pl.child.Pods)); missing > 0 && r.Adaptive != nil && !pl.child.FailingSince.IsZero() && r.IsOver(pl.child.FailingSince, r.Adaptive.Critical) {
 			pl.stuck, pl.refused = missing, missing
 		}
 		for i := range pl.child.Pods {
@@ -218,28 +218,12 @@ func (r *round) look(pl *place) {
 
 // isStuck is true for a pod that found no node for too long.
 func (r *round) isStuck(pod *Pod) bool {
-	return r.Adaptive != nil && !pod.Bound && !pod.UnschedulableSince.IsZero() && r.isOver(pod.UnschedulableSince, r.Adaptive.Critical)
-}
-
-// isOver is true if something has lasted for a while. Otherwise the plan looks again when it has.
-func (r *round) isOver(since time.Time, after time.Duration) bool {
-	left := since.Add(after).Sub(r.Now)
-	if left > 0 {
-		r.wait(left)
-	}
-	return left <= 0
+	return r.Adaptive != nil && !pod.Bound && !pod.UnschedulableSince.IsZero() && r.IsOver(pod.UnschedulableSince, r.Adaptive.Critical)
 }
 
 // isReserved is true for a pod that found no node, from then until it is ready.
 func (r *round) isReserved(pod *Pod, stuck bool) bool {
 	return r.Adaptive != nil && r.Adaptive.Reserve && (stuck || pod.Reserved != nil && *pod.Reserved && !pod.Ready)
-}
-
-// wait makes the plan look again after a while.
-func (r *round) wait(d time.Duration) {
-	if d = max(d, time.Millisecond); r.again == 0 || d < r.again {
-		r.again = d
-	}
 }
 
 // judge sets the condition of a place. A pod that is stuck while its child rolls out may be one of the surge, and says nothing about the subset.
@@ -262,14 +246,14 @@ func (r *round) judge(pl *place) {
 			pl.failedTrials++
 		}
 		set(corev1.ConditionFalse, v1beta1.ReasonReschedule, messageOf(pl))
-		r.wait(r.Adaptive.Pause(pl.failedTrials))
+		r.Wait(r.Adaptive.Pause(pl.failedTrials))
 	case before == nil:
 		set(corev1.ConditionTrue, v1beta1.ReasonSchedulable, "")
 	case !blocked:
 		pl.schedulable = before
 	case left > 0:
 		pl.schedulable = before
-		r.wait(left)
+		r.Wait(left)
 	default:
 		set(corev1.ConditionTrue, v1beta1.ReasonRecovered, "")
 	}

@@ -21,7 +21,7 @@ func (r *round) result() Plan {
 		plan.Children = r.children()
 	}
 	plan.Status = r.status(plan.Children)
-	plan.Again = r.again
+	plan.Again = r.Again
 	return plan
 }
 
@@ -113,7 +113,7 @@ func (r *round) replaced() (pods []Pod) {
 			continue
 		}
 		for _, pod := range c.Pods {
-			if pod.Revision != c.Revision && !pod.Ready && pod.Ordinal >= c.Partition && r.isOver(pod.ReadySince, stuckAfter) {
+			if pod.Revision != c.Revision && !pod.Ready && pod.Ordinal >= c.Partition && r.IsOver(pod.ReadySince, stuckAfter) {
 				pods = append(pods, pod)
 			}
 		}
