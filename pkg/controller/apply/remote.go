@@ -124,8 +124,25 @@ func (m *Remote[R]) Wrote(o *Outcome, of members.Errand, what string, err error,
 type Placed interface {
 	// In is the name of the cluster. Empty is the controller's own.
 	In() string
-	// Keeps is how many replicas stay if nothing is written.
-	Keeps() int64
+	// Raise is how many replicas more are asked for by the write. Below 0 are those that stay if nothing is written.
+	Raise() int32
+}
+
+// Steps carries out steps for an object: first those that lower, then the others, as far as those that failed leave room. If a read is out of date, the others wait for the next look. less makes a step raise
+// less, and is false if nothing is left of it.
+func Steps[T Placed, R any](ctx context.Context, m *Remote[R], object types.NamespacedName, lower, rest []T, less func(by int32, step *T) (bool, error), do func(context.Context, []T, *Outcome)) *Outcome {
+	o := &Outcome{}
+	Everywhere(ctx, m, object, lower, o, do)
+	if o.Stale {
+		return o
+	}
+	rest, err := Afford(rest, o.Kept, less)
+	if err != nil {
+		o.Err = errors.Join(o.Err, err)
+		return o
+	}
+	Everywhere(ctx, m, object, rest, o, do)
+	return o
 }
 
 // Everywhere does something for an object in all clusters at the same time. It does not wait for a slow one; see LateWrites.
@@ -149,7 +166,7 @@ func Everywhere[T Placed, R any](ctx context.Context, m *Remote[R], object types
 			continue
 		}
 		for _, one := range byCluster[errands[i].Member] {
-			o.Join(&Outcome{Kept: one.Keeps()})
+			o.Keep(one)
 		}
 	}
 	here.Wait()

@@ -18,11 +18,11 @@ var shopWeb = types.NamespacedName{Namespace: "shop", Name: "web"}
 
 type placedIn struct {
 	cluster string
-	keeps   int64
+	keeps   int32
 }
 
 func (p placedIn) In() string   { return p.cluster }
-func (p placedIn) Keeps() int64 { return p.keeps }
+func (p placedIn) Raise() int32 { return -p.keeps }
 
 // TestNobodyWaitsForASlowWrite: until it ends, its replicas count as kept. Then its outcome is there, once.
 func TestNobodyWaitsForASlowWrite(t *testing.T) {

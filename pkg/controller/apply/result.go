@@ -83,6 +83,9 @@ func (o *Outcome) Add(what string, is Result, err error) bool {
 	return false
 }
 
+// Keep notes something that was not written.
+func (o *Outcome) Keep(one Placed) { o.Join(&Outcome{Kept: int64(max(-one.Raise(), 0))}) }
+
 // Join adds what has come of other writes.
 func (o *Outcome) Join(other *Outcome) {
 	o.mu.Lock()

@@ -167,18 +167,18 @@ func (s *Step) upgrade(ctx context.Context) (resourceVersion string, _ error) {
 
 func copyOf(object client.Object) client.Object { return object.DeepCopyObject().(client.Object) }
 
-// Afford takes from the raises of steps, from the last ones first, what others keep that were to give it up. lower makes a step raise less, and is false if nothing is left of it.
-func Afford[S any](steps []S, kept int64, raise func(*S) int32, lower func(by int32, step *S) (bool, error)) (left []S, _ error) {
+// Afford takes from the raises of steps, from the last ones first, what others keep that were to give it up. less makes a step raise less, and is false if nothing is left of it.
+func Afford[T Placed](steps []T, kept int64, less func(by int32, step *T) (bool, error)) (left []T, _ error) {
 	raises := make([]int32, len(steps))
 	for i := range steps {
-		raises[i] = max(raise(&steps[i]), 0)
+		raises[i] = max(steps[i].Raise(), 0)
 	}
 	allocation.Afford(raises, kept)
 	for i, s := range steps {
 		is := true
-		if less := max(raise(&s), 0) - raises[i]; less > 0 {
+		if by := max(s.Raise(), 0) - raises[i]; by > 0 {
 			var err error
-			if is, err = lower(less, &s); err != nil {
+			if is, err = less(by, &s); err != nil {
 				return nil, err
 			}
 		}

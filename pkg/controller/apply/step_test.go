@@ -156,13 +156,18 @@ func TestMemoryHoldsUntilSomebodyChangesTheSpec(t *testing.T) {
 	}
 }
 
+type raise int32
+
+func (raise) In() string     { return "" }
+func (n raise) Raise() int32 { return int32(n) }
+
 // TestAfford: two that were to go stay, so the last raises get two fewer.
 func TestAfford(t *testing.T) {
-	left, err := Afford([]int32{4, 0, 1, 1}, 3, func(n *int32) int32 { return *n }, func(by int32, n *int32) (bool, error) {
-		*n -= by
+	left, err := Afford([]raise{4, 0, 1, 1}, 3, func(by int32, n *raise) (bool, error) {
+		*n -= raise(by)
 		return *n > 0, nil
 	})
-	if diff := cmp.Diff([]int32{3, 0}, left); diff != "" || err != nil {
+	if diff := cmp.Diff([]raise{3, 0}, left); diff != "" || err != nil {
 		t.Errorf("%v (-want +got)\n%s", err, diff)
 	}
 }

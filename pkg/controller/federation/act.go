@@ -2,7 +2,6 @@ package federation
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -85,27 +84,20 @@ func (r *reconciler) appliedOf(frs types.NamespacedName) *apply.Memory {
 	return all.(*apply.Memory)
 }
 
-// act carries out the steps: first those that lower, then the others, as far as those that failed leave room. If a read is out of date, the others wait for the next look.
+// act carries out the steps; see apply.Steps.
 func (r *reconciler) act(ctx context.Context, v *view) *apply.Outcome {
-	o, key := &apply.Outcome{}, client.ObjectKeyFromObject(v.frs)
-	write := func(ctx context.Context, steps []step, o *apply.Outcome) {
-		for i := range steps {
-			r.write(ctx, key, v.frs.UID, &steps[i], o)
-		}
-	}
-	apply.Everywhere(ctx, &r.Remote, key, v.lower, o, write)
+	key := client.ObjectKeyFromObject(v.frs)
 	was := r.appliedOf(key)
-	rest, err := apply.Afford(v.rest, o.Kept, (*step).raise, func(by int32, s *step) (bool, error) {
+	o := apply.Steps(ctx, &r.Remote, key, v.lower, v.rest, func(by int32, s *step) (bool, error) {
 		if s.Replicas -= by; !s.Leaving {
 			s.rendered = render(v.policy, s.Replicas, v.frs.UID)
 		}
 		return (s.Local != nil || s.Replicas > 0) && !isDone(s, v.frs.UID, was), nil
+	}, func(ctx context.Context, steps []step, o *apply.Outcome) {
+		for i := range steps {
+			r.write(ctx, key, v.frs.UID, &steps[i], o)
+		}
 	})
-	if err != nil {
-		o.Err = errors.Join(o.Err, err)
-	} else if !o.Stale {
-		apply.Everywhere(ctx, &r.Remote, key, rest, o, write)
-	}
 	r.tell(ctx, v.frs, o)
 	return o
 }
@@ -113,19 +105,16 @@ func (r *reconciler) act(ctx context.Context, v *view) *apply.Outcome {
 // In implements apply.Placed.
 func (s step) In() string { return s.Member }
 
-// Keeps implements apply.Placed.
-func (s step) Keeps() int64 { return int64(max(-s.raise(), 0)) }
-
-// raise is how many replicas more the cluster is asked for by the step.
-func (s *step) raise() int32 { return s.Replicas - s.Before() }
+// Raise implements apply.Placed.
+func (s step) Raise() int32 { return s.Replicas - s.Before() }
 
 // write carries out one step. It fails if the ReplicaSet has changed since it was read.
 func (r *reconciler) write(ctx context.Context, frs types.NamespacedName, owner types.UID, s *step, o *apply.Outcome) {
 	err := r.do(ctx, frs, owner, s)
 	switch {
 	case !r.Wrote(o, members.Errand{Object: frs, Member: s.Member}, s.Member, err, r.clock.Now()):
-		o.Join(&apply.Outcome{Kept: s.Keeps()})
-	case s.raise() != 0 && !s.Delete:
+		o.Keep(s)
+	case s.Raise() != 0 && !s.Delete:
 		o.Join(&apply.Outcome{Scaled: []string{fmt.Sprintf("%s from %d to %d replicas", s.Member, s.Before(), s.Replicas)}})
 	}
 }

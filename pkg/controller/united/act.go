@@ -2,10 +2,8 @@ package united
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
-	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -148,24 +146,25 @@ func contains(all, some map[string]string) bool {
 	return true
 }
 
-// act carries out the steps: first those that lower, then the others, as far as those that failed leave room, in each cluster slowly at first. If a read is out of date, the others wait for the next look.
+// act carries out the steps, several in a cluster at a time; see apply.Steps.
 func (r *reconciler) act(ctx context.Context, v *view, m *memory) *apply.Outcome {
-	o, ud, key := &apply.Outcome{}, v.ud, client.ObjectKeyFromObject(v.ud)
-	apply.Everywhere(ctx, &r.Remote, key, v.lower, o, func(ctx context.Context, steps []step, o *apply.Outcome) { r.all(ctx, ud, steps, m, o) })
-	if o.Stale {
-		return o
-	}
-	rest, err := apply.Afford(v.rest, o.Kept, (*step).raise, func(by int32, s *step) (bool, error) {
+	return apply.Steps(ctx, &r.Remote, client.ObjectKeyFromObject(v.ud), v.lower, v.rest, func(by int32, s *step) (bool, error) {
 		s.Replicas, s.Trial = s.Replicas-by, max(s.Trial-by, 0)
-		err := r.render(ctx, s, ud, v.policy, m)
+		err := r.render(ctx, s, v.ud, v.policy, m)
 		return err == nil && !s.isDone(m), err
+	}, func(ctx context.Context, steps []step, o *apply.Outcome) {
+		var writing errgroup.Group
+		writing.SetLimit(concurrentWrites)
+		for i := range steps {
+			writing.Go(func() error {
+				if !r.write(ctx, v.ud, &steps[i], m, o) {
+					o.Keep(steps[i])
+				}
+				return nil // the outcome has the error
+			})
+		}
+		_ = writing.Wait()
 	})
-	if err != nil {
-		o.Err = errors.Join(o.Err, err)
-		return o
-	}
-	apply.Everywhere(ctx, &r.Remote, key, rest, o, func(ctx context.Context, steps []step, o *apply.Outcome) { r.slowly(ctx, ud, steps, m, o) })
-	return o
 }
 
 func errandOf(ud *v1beta1.UnitedDeployment, cluster string) members.Errand {
@@ -175,43 +174,12 @@ func errandOf(ud *v1beta1.UnitedDeployment, cluster string) members.Errand {
 // In implements apply.Placed.
 func (s step) In() string { return s.Cluster }
 
-// Keeps implements apply.Placed.
-func (s step) Keeps() int64 { return int64(max(-s.raise(), 0)) }
-
-// raise is how many replicas more the child is asked for by the step.
-func (s *step) raise() int32 {
+// Raise implements apply.Placed.
+func (s step) Raise() int32 {
 	if s.child == nil {
 		return s.Replicas
 	}
 	return s.Replicas - s.child.Replicas
-}
-
-// slowly carries out steps until one fails.
-func (r *reconciler) slowly(ctx context.Context, ud *v1beta1.UnitedDeployment, steps []step, m *memory, o *apply.Outcome) {
-	for size := 1; len(steps) > 0; size *= 2 {
-		batch := steps[:min(size, len(steps))]
-		if steps = steps[len(batch):]; !r.all(ctx, ud, batch, m, o) {
-			return
-		}
-	}
-}
-
-// all carries out steps at the same time. It is false if one failed.
-func (r *reconciler) all(ctx context.Context, ud *v1beta1.UnitedDeployment, steps []step, m *memory, o *apply.Outcome) bool {
-	var failed atomic.Bool
-	var writing errgroup.Group
-	writing.SetLimit(concurrentWrites)
-	for i := range steps {
-		writing.Go(func() error {
-			if !r.write(ctx, ud, &steps[i], m, o) {
-				failed.Store(true)
-				o.Join(&apply.Outcome{Kept: steps[i].Keeps()})
-			}
-			return nil
-		})
-	}
-	_ = writing.Wait() // no step returns an error: the outcome has them
-	return !failed.Load()
 }
 
 // write carries out one step. If the API server refuses the object of an existing child, its replicas are still written: a template that is not valid does
@@ -247,7 +215,7 @@ func (r *reconciler) write(ctx context.Context, ud *v1beta1.UnitedDeployment, s 
 	if wrote(err) {
 		return true
 	}
-	if operation != apply.Apply || apply.ResultOf(err) != apply.Refused || s.raise() == 0 {
+	if operation != apply.Apply || apply.ResultOf(err) != apply.Refused || s.Raise() == 0 {
 		return false
 	}
 	w.Wanted = nil

@@ -72,8 +72,8 @@ type adoptable struct {
 // In implements apply.Placed.
 func (a adoptable) In() string { return a.cluster.name }
 
-// Keeps implements apply.Placed.
-func (a adoptable) Keeps() int64 { return 0 }
+// Raise implements apply.Placed.
+func (a adoptable) Raise() int32 { return 0 }
 
 func keyOf(c *model.Child) apply.Key { return apply.Key{Cluster: c.Cluster, UID: c.UID} }
 
