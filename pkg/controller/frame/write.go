@@ -72,3 +72,27 @@ func (p *Pace) Wrote(object types.NamespacedName, now time.Time) { p.last.Store(
 
 // Forget drops an object that is gone.
 func (p *Pace) Forget(object types.NamespacedName) { p.last.Delete(object) }
+
+// Memories are what is remembered of each object of a kind. A memory belongs to the worker that reconciles its object. The zero value is empty.
+type Memories[T any] struct {
+	// all is of type types.NamespacedName to memory[T].
+	all sync.Map
+}
+
+type memory[T any] struct {
+	of types.UID
+	is *T
+}
+
+// Of is the memory of an object. At first it is the one that is given, also for another object of the name.
+func (m *Memories[T]) Of(object client.Object, first *T) *T {
+	key := client.ObjectKeyFromObject(object)
+	if known, found := m.all.Load(key); found && known.(memory[T]).of == object.GetUID() {
+		return known.(memory[T]).is
+	}
+	m.all.Store(key, memory[T]{object.GetUID(), first})
+	return first
+}
+
+// Forget drops an object that is gone.
+func (m *Memories[T]) Forget(object types.NamespacedName) { m.all.Delete(object) }

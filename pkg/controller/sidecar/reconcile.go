@@ -64,8 +64,7 @@ type reconciler struct {
 	namespace string
 	measures  *frame.Measures[*v1beta1.SidecarSetStatus]
 
-	mu       sync.Mutex
-	memories map[string]*memory
+	memories frame.Memories[memory]
 
 	asking sync.Mutex
 	// asked is the expression of the webhook that was written or read last, and when.
@@ -79,7 +78,6 @@ var _ reconcile.Reconciler = &reconciler{}
 
 // memory is what is remembered about a set from one round to the next. Nothing is lost with it but time: the first round after that reads from the API server.
 type memory struct {
-	uid    types.UID
 	primed bool
 	// observed are the pods of the last round, with the version of the set that observedFor names.
 	observed    map[types.UID]observed
@@ -129,18 +127,8 @@ type observed struct {
 	is              model.Pod
 }
 
-func (r *reconciler) memoryOf(set *v1beta1.SidecarSet) *memory {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.memories == nil {
-		r.memories = map[string]*memory{}
-	}
-	m := r.memories[set.Name]
-	if m == nil || m.uid != set.UID {
-		m = &memory{uid: set.UID, seen: map[types.UID]string{}, held: map[types.UID]time.Time{}, doubts: map[types.UID]time.Time{}, gave: map[types.UID]gift{}, invalid: map[types.UID]invalid{}, unread: map[types.UID]types.NamespacedName{}}
-		r.memories[set.Name] = m
-	}
-	return m
+func newMemory() *memory {
+	return &memory{seen: map[types.UID]string{}, held: map[types.UID]time.Time{}, doubts: map[types.UID]time.Time{}, gave: map[types.UID]gift{}, invalid: map[types.UID]invalid{}, unread: map[types.UID]types.NamespacedName{}}
 }
 
 // Reconcile updates the pods that are next, and writes the status.
@@ -151,16 +139,14 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	set := &v1beta1.SidecarSet{}
 	err := r.client.Get(ctx, request.NamespacedName, set)
 	if apierrors.IsNotFound(err) || err == nil && !set.DeletionTimestamp.IsZero() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		delete(r.memories, request.Name)
+		r.memories.Forget(request.NamespacedName)
 		r.measures.Forget(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("reading the SidecarSet: %w", err)
 	}
-	m, set := r.memoryOf(set), set.DeepCopy()
+	m, set := r.memories.Of(set, newMemory()), set.DeepCopy()
 	policy, errs := model.Compile(set)
 	if len(errs) > 0 {
 		return r.publish(ctx, m, set, nil, frame.False(v1beta1.ReadyCondition, v1beta1.ReasonInvalid, "%s", errs.ToAggregate()))

@@ -27,7 +27,6 @@ const concurrentWrites = 8
 
 // memory is what the controller remembers of a UnitedDeployment. It only saves requests. Without it everything is read, and applied once more.
 type memory struct {
-	uid types.UID
 	// policy is the compiled spec of a generation, or nil if it is not valid. invalid then says why.
 	policy     *model.Policy
 	invalid    field.ErrorList
@@ -43,10 +42,6 @@ type memory struct {
 
 	// applied are the children as they were applied last.
 	applied apply.Memory
-}
-
-func newMemory(of types.UID) *memory {
-	return &memory{uid: of, templates: map[string]*model.Template{}}
 }
 
 // keepOnly forgets children that do not exist any more.

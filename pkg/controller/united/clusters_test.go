@@ -399,7 +399,7 @@ func TestAHubThatStartsWaitsUntilItKnowsTheOtherClusters(t *testing.T) {
 			w.mustSettle()
 			change(w)
 			before := w.get()
-			w.memories.Clear()
+			w.memories = frame.Memories[memory]{}
 			m.unheard = true
 			if result, err := w.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(before)}); err != nil || result.RequeueAfter == 0 {
 				t.Errorf("%+v, %v", result, err)

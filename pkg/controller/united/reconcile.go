@@ -45,8 +45,7 @@ type reconciler struct {
 	ownership *ownership
 	measures  *measures
 
-	// memories are of each UnitedDeployment, of type types.NamespacedName to *memory. A memory belongs to the worker that reconciles it.
-	memories sync.Map
+	memories frame.Memories[memory]
 	told     frame.Pace
 	// Remote is what goes on in the other clusters.
 	apply.Remote[*seen]
@@ -109,7 +108,7 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 			return r.note(ctx, &view{ud: ud}, *ud.Status.DeepCopy(), late, reconcile.Result{RequeueAfter: frame.BatchWindow})
 		}
 	}
-	m := r.memoryOf(ud)
+	m := r.memories.Of(ud, &memory{templates: map[string]*model.Template{}})
 	v, err := r.look(ctx, ud, theCache, m)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -122,7 +121,7 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	ud = &v1beta1.UnitedDeployment{}
 	err = r.live.Get(ctx, request.NamespacedName, ud)
-	if apierrors.IsNotFound(err) || err == nil && (ud.UID != m.uid || !ud.DeletionTimestamp.IsZero()) {
+	if apierrors.IsNotFound(err) || err == nil && (ud.UID != v.ud.UID || !ud.DeletionTimestamp.IsZero()) {
 		return reconcile.Result{}, nil // an event follows
 	}
 	if err != nil {
@@ -297,18 +296,8 @@ func (r *reconciler) publish(ctx context.Context, v *view, status v1beta1.United
 	return true, nil
 }
 
-func (r *reconciler) memoryOf(ud *v1beta1.UnitedDeployment) *memory {
-	key := client.ObjectKeyFromObject(ud)
-	if known, found := r.memories.Load(key); found && known.(*memory).uid == ud.UID {
-		return known.(*memory)
-	}
-	m := newMemory(ud.UID)
-	r.memories.Store(key, m)
-	return m
-}
-
 func (r *reconciler) forget(key types.NamespacedName) {
-	r.memories.Delete(key)
+	r.memories.Forget(key)
 	r.told.Forget(key)
 	r.orphaned.Delete(key)
 	r.measures.Forget(key)

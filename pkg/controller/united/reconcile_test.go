@@ -219,7 +219,7 @@ func TestChildrenAreMadeAndNothingIsWrittenTwice(t *testing.T) {
 		t.Errorf("nothing has changed, and these writes came: %v", w.writes)
 	}
 	// A process that starts remembers nothing. It applies every child once.
-	w.memories.Clear()
+	w.memories = frame.Memories[memory]{}
 	w.mustSettle()
 	if w.wrote("Apply") != 2 || w.wrote("Create") != 1 { // the ControllerRevision exists
 		t.Errorf("after a restart: %v", w.writes)
