@@ -275,7 +275,7 @@ func (r *reconciler) visitChildren(ctx context.Context, name string, ud *v1beta1
 	}
 	has := false
 	for _, kind := range memberKinds {
-		objects, err := read(ctx, in.live, r.newList(kind), client.InNamespace(ud.Namespace), client.MatchingLabels{v1beta1.OwnerLabel: string(ud.UID)})
+		objects, err := read(ctx, in.live, r.newList(kind, nil), client.InNamespace(ud.Namespace), client.MatchingLabels{v1beta1.OwnerLabel: string(ud.UID)})
 		if err != nil {
 			return false, err
 		}

@@ -152,37 +152,26 @@ func subsetNamed(ud *v1beta1.UnitedDeployment, policy *model.Policy, kind schema
 
 // objectsOf are the objects of a kind in a cluster that are the UnitedDeployment's, and those that it may adopt.
 func (r *reconciler) objectsOf(ctx context.Context, in *cluster, ud *v1beta1.UnitedDeployment, kind schema.GroupKind, from from) (mine, orphans []client.Object, err error) {
-	var owned, labelled []client.Object
-	cached := []client.ListOption{client.InNamespace(ud.Namespace), client.UnsafeDisableDeepCopy}
-	switch {
-	case in.name != "" && from == theServer:
-		owned, err = read(ctx, in.live, r.newList(kind), client.InNamespace(ud.Namespace), client.HasLabels{v1alpha1.HubLabel})
-		labelled = owned
-	case in.name != "":
-		owned, err = read(ctx, in.cache, r.newList(kind), cached...)
-		labelled = owned
-	case from == theServer:
-		owned, err = read(ctx, in.live, r.newList(kind), client.InNamespace(ud.Namespace))
-		labelled = owned
-	default:
-		if owned, err = read(ctx, in.cache, r.newCachedList(kind), append(cached, in.controlledBy(ud.Name, ud.UID))...); err == nil {
-			labelled, err = read(ctx, in.cache, r.newCachedList(kind), append(cached, client.HasLabels{v1beta1.SubsetNameLabel})...)
-		}
+	_, isBuiltIn := workload.BuiltIn(kind)
+	reader, options := in.live, []client.ListOption{client.InNamespace(ud.Namespace)}
+	var list client.ObjectList = &unstructured.UnstructuredList{}
+	if from == theCache { // it has the metadata of kinds that are not built in
+		reader, list, options = in.cache, &metav1.PartialObjectMetadataList{}, append(options, client.UnsafeDisableDeepCopy)
+	} else if in.name != "" {
+		options = append(options, client.HasLabels{v1alpha1.HubLabel})
 	}
+	all, err := read(ctx, reader, r.newList(kind, list), options...)
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, object := range owned {
+	for _, object := range all {
 		if in.owns(object, ud) {
 			mine = append(mine, object)
-		}
-	}
-	for _, object := range labelled {
-		if in.offers(object, ud) && !in.owns(object, ud) {
+		} else if in.offers(object, ud) {
 			orphans = append(orphans, object)
 		}
 	}
-	if _, isBuiltIn := workload.BuiltIn(kind); isBuiltIn || from == theServer {
+	if isBuiltIn || from == theServer {
 		return mine, orphans, nil
 	}
 	if mine, err = r.wholeOf(ctx, mine, kind); err == nil {
@@ -205,24 +194,13 @@ func read(ctx context.Context, reader client.Reader, list client.ObjectList, opt
 	return all, err
 }
 
-// newCachedList is an empty list of what the cache has: whole objects of built-in kinds, and the metadata of others.
-func (r *reconciler) newCachedList(kind schema.GroupKind) client.ObjectList {
+// newList is an empty list of a kind. other is that of a kind that is not built in.
+func (r *reconciler) newList(kind schema.GroupKind, other client.ObjectList) client.ObjectList {
 	if builtIn, is := workload.BuiltIn(kind); is {
 		return builtIn.NewList()
 	}
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(r.versionOf(kind))
-	return list
-}
-
-// newList is an empty list of whole objects.
-func (r *reconciler) newList(kind schema.GroupKind) client.ObjectList {
-	if builtIn, is := workload.BuiltIn(kind); is {
-		return builtIn.NewList()
-	}
-	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(r.versionOf(kind))
-	return list
+	other.GetObjectKind().SetGroupVersionKind(r.versionOf(kind))
+	return other
 }
 
 // versionOf is the version of a kind of children that Berth reads and writes.

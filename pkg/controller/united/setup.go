@@ -31,7 +31,7 @@ var unitedDeployment = v1beta1.Kind.GroupKind()
 // pkg/crd/united/v1beta1, and the cache the options of the frame. set are the clusters of the federation, nil if this one is no hub. If the API server does not serve the kind, the controller
 // waits until it does. The context is used until Setup returns.
 func Setup(ctx context.Context, mgr ctrl.Manager, set *members.Set) error {
-	if err := frame.IndexByController(ctx, mgr.GetFieldIndexer(), &corev1.Pod{}, &appsv1.Deployment{}, &appsv1.ReplicaSet{}, &appsv1.StatefulSet{}); err != nil {
+	if err := frame.IndexByController(ctx, mgr.GetFieldIndexer(), &corev1.Pod{}, &appsv1.ReplicaSet{}); err != nil {
 		return err
 	}
 	// It reads kinds and owners, and no spreads, so that the process watches none.
@@ -54,14 +54,11 @@ func Setup(ctx context.Context, mgr ctrl.Manager, set *members.Set) error {
 		return nil
 	}
 	// These kinds may be served later. A replica that does not lead needs the watch when it starts to lead.
-	owners.OnStart(func(ctx context.Context, object *metav1.PartialObjectMetadata) error {
+	owners.OnStart(func(_ context.Context, object *metav1.PartialObjectMetadata) error {
 		switch object.GroupVersionKind().GroupKind() {
 		case unitedDeployment:
 			return watch(&v1beta1.UnitedDeployment{}, r.itself, unitedMatters)
 		case model.CloneSetKind, model.AdvancedStatefulSetKind:
-			if err := frame.IndexByController(ctx, mgr.GetFieldIndexer(), object); err != nil {
-				return err
-			}
 			return watch(object, r.ofChild, predicate.Funcs{})
 		default:
 			return nil
