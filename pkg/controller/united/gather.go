@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -326,14 +327,15 @@ func (r *reconciler) observe(ctx context.Context, in *cluster, object client.Obj
 	if err != nil {
 		return nil, err
 	}
-	for i := range all {
-		if !podstate.HasEnded(&all[i]) {
+	for _, one := range all {
+		of := one.(*corev1.Pod)
+		if !podstate.HasEnded(of) {
 			c.left++
 		}
-		if !podstate.IsActive(&all[i]) {
+		if !podstate.IsActive(of) {
 			continue
 		}
-		pod := podOf(&all[i])
+		pod := podOf(of)
 		if ordinals != nil {
 			pod.Ordinal = ordinals.Position(pod.Name, object.GetName()) - 1
 		}
@@ -344,36 +346,24 @@ func (r *reconciler) observe(ctx context.Context, in *cluster, object client.Obj
 }
 
 // podsOf are the pods of a child in the cache.
-func podsOf(ctx context.Context, in *cluster, object client.Object, kind schema.GroupKind) ([]corev1.Pod, error) {
-	controlledBy := func(owner metav1.Object, list client.ObjectList) error {
-		return in.cache.List(ctx, list, client.InNamespace(object.GetNamespace()), in.controlledBy(owner.GetName(), owner.GetUID()), client.UnsafeDisableDeepCopy)
+func podsOf(ctx context.Context, in *cluster, object client.Object, kind schema.GroupKind) ([]client.Object, error) {
+	below := func(owner client.Object, list client.ObjectList) ([]client.Object, error) {
+		all, err := read(ctx, in.cache, list, client.InNamespace(owner.GetNamespace()), in.controlledBy(owner.GetName(), owner.GetUID()), client.UnsafeDisableDeepCopy)
+		if err != nil {
+			return nil, fmt.Errorf("listing what %s controls: %w", owner.GetName(), err)
+		}
+		return slices.DeleteFunc(all, func(one client.Object) bool { return !metav1.IsControlledBy(one, owner) }), nil
 	}
-	owners := []metav1.Object{object}
-	if kind == model.DeploymentKind {
-		var sets appsv1.ReplicaSetList
-		if err := controlledBy(object, &sets); err != nil {
-			return nil, fmt.Errorf("listing ReplicaSets: %w", err)
-		}
-		owners = nil
-		for i := range sets.Items {
-			if metav1.IsControlledBy(&sets.Items[i], object) {
-				owners = append(owners, &sets.Items[i])
-			}
-		}
+	if kind != model.DeploymentKind {
+		return below(object, &corev1.PodList{})
 	}
-	var all []corev1.Pod
-	for _, owner := range owners {
-		var list corev1.PodList
-		if err := controlledBy(owner, &list); err != nil {
-			return nil, fmt.Errorf("listing pods: %w", err)
-		}
-		for i := range list.Items {
-			if metav1.IsControlledBy(&list.Items[i], owner) {
-				all = append(all, list.Items[i])
-			}
-		}
+	var all []client.Object
+	sets, err := below(object, &appsv1.ReplicaSetList{})
+	for _, set := range sets {
+		pods, podsErr := below(set, &corev1.PodList{})
+		all, err = append(all, pods...), errors.Join(err, podsErr)
 	}
-	return all, nil
+	return all, err
 }
 
 // podOf is what the model is told about a pod, without its ordinal.

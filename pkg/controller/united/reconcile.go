@@ -216,7 +216,8 @@ func (r *reconciler) note(ctx context.Context, v *view, status v1beta1.UnitedDep
 		}
 		fail(&status, &v.ud.Status, all, r.clock.Now())
 		_, err := r.publish(ctx, v, status)
-		return reconcile.Result{}, errors.Join(o.Err, err, refusal(all))
+		// The queue tries again later: no event tells when the API server accepts the child.
+		return reconcile.Result{}, errors.Join(o.Err, err, fmt.Errorf("the API server refused children: %s", strings.Join(all, "; ")))
 	}
 	if o.Err != nil {
 		return reconcile.Result{}, o.Err
@@ -236,11 +237,6 @@ func (v *view) again() (result reconcile.Result) {
 		result.RequeueAfter = apply.Soon(result.RequeueAfter)
 	}
 	return result
-}
-
-// refusal makes the queue try again later: no event tells when the API server accepts the child.
-func refusal(messages []string) error {
-	return fmt.Errorf("the API server refused children: %w", errors.New(strings.Join(messages, "; ")))
 }
 
 // tell writes the status, if nothing else is to be written, and deletes old revisions.

@@ -24,26 +24,27 @@ const mostCollisions = 10
 // ensureRevision returns the name of the ControllerRevision of the template, which exists and is the latest. collisions makes the name unique. A ControllerRevision of the UnitedDeployment that has the template
 // already keeps its name, such as one that OpenKruise has made: the name is in the pods, and another one would replace them all.
 func (r *reconciler) ensureRevision(ctx context.Context, ud *v1beta1.UnitedDeployment, m *memory) (name string, collisions int32, _ error) {
-	collisions = ptr.Deref(ud.Status.CollisionCount, 0)
-	data, hash, err := model.RevisionOf(&ud.Spec.Template, collisions)
-	if err != nil {
-		return "", 0, err
-	}
-	if hash == m.hash {
-		return m.revision, collisions, nil
-	}
-	name = ud.Name + "-" + hash
-	history := r.historyOf(ud)
-	all, err := history.List(ctx)
-	if err != nil {
-		return "", 0, err
-	}
-	for i := range all {
-		if model.SameTemplate(all[i].Data.Raw, data) {
-			name, data = all[i].Name, all[i].Data.Raw
+	first, history := ptr.Deref(ud.Status.CollisionCount, 0), r.historyOf(ud)
+	for collisions = first; collisions < first+mostCollisions; collisions++ {
+		data, hash, err := model.RevisionOf(&ud.Spec.Template, collisions)
+		if err != nil {
+			return "", 0, err
 		}
-	}
-	for range mostCollisions {
+		if hash == m.hash {
+			return m.revision, collisions, nil
+		}
+		name = ud.Name + "-" + hash
+		if collisions == first {
+			all, err := history.List(ctx)
+			if err != nil {
+				return "", 0, err
+			}
+			for i := range all {
+				if model.SameTemplate(all[i].Data.Raw, data) {
+					name, data = all[i].Name, all[i].Data.Raw
+				}
+			}
+		}
 		done, err := history.Ensure(ctx, name, data, map[string]string{v1beta1.RevisionLabel: name})
 		if err != nil {
 			return "", 0, err
@@ -52,11 +53,6 @@ func (r *reconciler) ensureRevision(ctx context.Context, ud *v1beta1.UnitedDeplo
 			m.revision, m.hash = name, hash
 			return name, collisions, nil
 		}
-		collisions++
-		if data, hash, err = model.RevisionOf(&ud.Spec.Template, collisions); err != nil {
-			return "", 0, err
-		}
-		name = ud.Name + "-" + hash
 	}
 	return "", 0, fmt.Errorf("making a ControllerRevision: the last of %d names is %s: %w", mostCollisions, name,
 		apierrors.NewAlreadyExists(appsv1.Resource("controllerrevisions"), name))
