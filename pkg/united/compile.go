@@ -538,7 +538,9 @@ func validatePods(selector labels.Selector, template map[string]any, templatePat
 		return nil
 	}
 	errs := validatePodLabels(labelsOf(template), "", templatePath.Child("metadata", "labels"))
-	matchesBare := func(name string) bool {
+	// What is wrong without a patch is said of the template, and is not the patch's fault.
+	isValid := len(errs) == 0 && len(podspec.ValidateFields(template, podTemplateType, nil)) == 0
+	selects := func(template map[string]any, name string) bool {
 		return selector == nil || selector.Matches(withSubset(labelsOf(template), name))
 	}
 	mismatched := false
@@ -546,28 +548,25 @@ func validatePods(selector labels.Selector, template map[string]any, templatePat
 		spec, at := &subsets[i], path.Index(i).Child("patch")
 		patch, _ := podspec.Object(spec.Patch, at, mustBeObject)
 		if len(patch) == 0 {
-			mismatched = mismatched || !matchesBare(spec.Name)
+			mismatched = mismatched || !selects(template, spec.Name)
 			continue
 		}
-		if len(podspec.ValidatePatch(patch, podTemplateType, at)) > 0 {
-			continue // compileSubset says so
+		if !isValid || len(podspec.ValidatePatch(patch, podTemplateType, at)) > 0 {
+			continue // compileTemplate or compileSubset says so
 		}
 		patched, err := patchTemplate(template, patch)
 		if err != nil {
-			if len(podspec.ValidateFields(template, podTemplateType, nil)) == 0 { // otherwise the template may be at fault
-				errs = append(errs, field.Invalid(at, field.OmitValueType{}, fmt.Sprintf("on the pod template: %v", err)))
-			}
+			errs = append(errs, field.Invalid(at, field.OmitValueType{}, fmt.Sprintf("on the pod template: %v", err)))
 			continue
 		}
-		errs = append(errs, validatePatched(patched, template, spec.Name, at)...)
-		if selector == nil || selector.Matches(withSubset(labelsOf(patched), spec.Name)) {
-			continue
-		}
-		if !matchesBare(spec.Name) {
+		errs = append(errs, validatePatched(patched, spec.Name, at)...)
+		switch {
+		case selects(patched, spec.Name):
+		case selects(template, spec.Name):
+			errs = append(errs, field.Forbidden(at.Child("metadata", "labels"), "spec.selector would no longer select the pods of the subset; leave the labels that it names alone"))
+		default:
 			mismatched = true
-			continue
 		}
-		errs = append(errs, field.Forbidden(at.Child("metadata", "labels"), "spec.selector would no longer select the pods of the subset; leave the labels that it names alone"))
 	}
 	if mismatched {
 		errs = append(errs, field.Invalid(templatePath.Child("metadata", "labels"), field.OmitValueType{},
@@ -581,33 +580,17 @@ func patchTemplate(template, patch map[string]any) (map[string]any, error) {
 	return strategicpatch.StrategicMergeMapPatch(runtime.DeepCopyJSON(template), runtime.DeepCopyJSON(patch), corev1.PodTemplateSpec{})
 }
 
-// validatePatched checks a pod template with a patch. What is wrong without the patch as well is not the patch's fault.
-func validatePatched(patched, template map[string]any, name string, path *field.Path) field.ErrorList {
-	was := map[string]bool{}
-	for _, err := range podspec.ValidateFields(template, podTemplateType, nil) {
-		was[err.Error()] = true
-	}
+// validatePatched checks a pod template with a patch. Without the patch nothing is wrong with it.
+func validatePatched(patched map[string]any, name string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, err := range podspec.ValidateFields(patched, podTemplateType, nil) {
-		if !was[err.Error()] {
-			errs = append(errs, field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("on the pod template: %v", err)))
-		}
+		errs = append(errs, field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("on the pod template: %v", err)))
 	}
 	podSpec, _ := patched["spec"].(map[string]any)
 	if containers, _ := podSpec["containers"].([]any); len(containers) == 0 {
 		errs = append(errs, field.Invalid(path, field.OmitValueType{}, "on the pod template: no container would be left; keep one"))
 	}
-	known := map[string]bool{}
-	at := path.Child("metadata", "labels")
-	for _, err := range validatePodLabels(labelsOf(template), "", at) {
-		known[err.Error()] = true
-	}
-	for _, err := range validatePodLabels(labelsOf(patched), name, at) {
-		if !known[err.Error()] {
-			errs = append(errs, err)
-		}
-	}
-	return errs
+	return append(errs, validatePodLabels(labelsOf(patched), name, path.Child("metadata", "labels"))...)
 }
 
 // validatePodLabels checks the labels of a pod template of a subset, or of all subsets if the name is empty.
