@@ -204,7 +204,7 @@ func (r *reconciler) isCleared(ctx context.Context, v *view) bool {
 	if len(v.ud.Status.Clusters)+len(v.plan.Status.Clusters) > 0 || slices.ContainsFunc(r.members.List(), func(s members.Status) bool { return s.State != members.Ready }) {
 		return false
 	}
-	left, silent := r.visitAll(ctx, v.ud, func(context.Context, *cluster, client.Object) error { return nil })
+	left, silent := r.childrenElsewhere(ctx, v.ud, false)
 	return !left && len(silent) == 0
 }
 
@@ -224,10 +224,7 @@ func (r *reconciler) cascade(ctx context.Context, ud *v1beta1.UnitedDeployment) 
 	if r.members == nil {
 		return reconcile.Result{}, r.publishWaiting(ctx, ud, "berth-united is not the hub of a federation; start it with --federation")
 	}
-	left, silent := r.visitAll(ctx, ud, func(ctx context.Context, in *cluster, object client.Object) error {
-		uid := object.GetUID()
-		return client.IgnoreNotFound(in.client.Delete(ctx, object, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground)))
-	})
+	left, silent := r.childrenElsewhere(ctx, ud, true)
 	silent = slices.DeleteFunc(silent, func(name string) bool { return !mayHaveChildren(ud, name) })
 	switch {
 	case len(silent) > 0:
@@ -252,13 +249,6 @@ func (r *reconciler) noteOrphaning(object client.Object) {
 	}
 }
 
-// visitAll visits the children in all other clusters; see apply.Remote.
-func (r *reconciler) visitAll(ctx context.Context, ud *v1beta1.UnitedDeployment, visit func(context.Context, *cluster, client.Object) error) (left bool, silent []string) {
-	return r.VisitAll(ctx, client.ObjectKeyFromObject(ud), r.members.List(), func(ctx context.Context, m *members.Status) (bool, error) {
-		return r.visitChildren(ctx, m.Name, ud, visit)
-	})
-}
-
 // mayHaveChildren is true if the status knows of replicas in a cluster.
 func mayHaveChildren(ud *v1beta1.UnitedDeployment, cluster string) bool {
 	return slices.ContainsFunc(ud.Status.SubsetStatuses, func(s v1beta1.SubsetStatus) bool { return s.Cluster == cluster && max(s.Replicas, s.SeenReplicas) > 0 }) ||
@@ -267,28 +257,32 @@ func mayHaveChildren(ud *v1beta1.UnitedDeployment, cluster string) bool {
 		})
 }
 
-// visitChildren visits the children in a cluster. It is true if there were any.
-func (r *reconciler) visitChildren(ctx context.Context, name string, ud *v1beta1.UnitedDeployment, visit func(context.Context, *cluster, client.Object) error) (bool, error) {
-	in, err := r.cluster(name)
-	if err != nil {
-		return false, err
-	}
-	has := false
-	for _, kind := range memberKinds {
-		objects, err := read(ctx, in.live, r.newList(kind, nil), client.InNamespace(ud.Namespace), client.MatchingLabels{v1beta1.OwnerLabel: string(ud.UID)})
+// childrenElsewhere looks for the children in all other clusters, and removes them if asked to; see apply.Remote.
+func (r *reconciler) childrenElsewhere(ctx context.Context, ud *v1beta1.UnitedDeployment, remove bool) (left bool, silent []string) {
+	return r.VisitAll(ctx, client.ObjectKeyFromObject(ud), r.members.List(), func(ctx context.Context, m *members.Status) (left bool, _ error) {
+		in, err := r.cluster(m.Name)
 		if err != nil {
 			return false, err
 		}
-		for _, object := range objects {
-			has = true
-			if object.GetDeletionTimestamp().IsZero() {
-				if err := visit(ctx, in, object); err != nil {
+		for _, kind := range memberKinds {
+			objects, err := read(ctx, in.live, r.newList(kind, nil), client.InNamespace(ud.Namespace), client.MatchingLabels{v1beta1.OwnerLabel: string(ud.UID)})
+			if err != nil {
+				return false, err
+			}
+			for _, object := range objects {
+				left = true
+				if !remove || !object.GetDeletionTimestamp().IsZero() {
+					continue
+				}
+				uid := object.GetUID()
+				err := in.client.Delete(ctx, object, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+				if client.IgnoreNotFound(err) != nil {
 					return true, err
 				}
 			}
 		}
-	}
-	return has, nil
+		return left, nil
+	})
 }
 
 // publishWaiting says why a UnitedDeployment is not deleted yet.
