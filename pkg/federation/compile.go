@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
-	"math"
 	"reflect"
 	"slices"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	kjson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -34,8 +32,6 @@ const (
 	defaultUnschedulable = 60 * time.Second
 	defaultRetry         = 300 * time.Second
 )
-
-var defaultMaxMoving = intstr.FromString("25%")
 
 // Compile turns a FederatedReplicaSet into a Policy, or returns every error in it. Paths begin with spec or metadata. The policy shares nothing with the object.
 func Compile(frs *v1alpha1.FederatedReplicaSet) (*Policy, field.ErrorList) {
@@ -137,14 +133,8 @@ func compileClusters(spec map[string]v1alpha1.ClusterPreferences, path *field.Pa
 }
 
 func compilePace(p *Policy, pace *v1alpha1.Pace, path *field.Path) field.ErrorList {
-	moving, isPercent, errs := subset.ParseLimit(ptr.To(ptr.Deref(pace.MaxMoving, defaultMaxMoving)), path.Child("maxMoving"))
-	if len(errs) == 0 && moving == 0 {
-		errs = append(errs, field.Invalid(path.Child("maxMoving"), pace.MaxMoving.String(), "must be above 0: replicas move only by starting in the new cluster before they end in the old one"))
-	}
-	if isPercent {
-		moving = int32(min((int64(moving)*int64(p.Replicas)+99)/100, math.MaxInt32))
-	}
-	p.MaxMoving = max(moving, 1)
+	moving, errs := subset.CompileSurge(pace.MaxMoving, p.Replicas, "the new cluster", path.Child("maxMoving"))
+	p.MaxMoving = moving
 	for _, seconds := range []struct {
 		into  *time.Duration
 		value *int32

@@ -469,6 +469,18 @@ func ParseLimit(value *intstr.IntOrString, path *field.Path) (number int32, isPe
 	return int32(parsed), true, nil
 }
 
+// CompileSurge is how many replicas there may be above a total while replicas move: a count, or a percentage
+// of the total that is rounded up. Nil means 25%. It is at least 1. place is where they start, for a message.
+func CompileSurge(value *intstr.IntOrString, total int32, place string, path *field.Path) (int32, field.ErrorList) {
+	limit := intstr.ValueOrDefault(value, intstr.FromString("25%"))
+	number, _, errs := ParseLimit(limit, path)
+	if len(errs) == 0 && number == 0 {
+		errs = append(errs, field.Invalid(path, limit.String(), "must be above 0: replicas move only by starting in "+place+" before they end in the old one"))
+	}
+	surge, _ := intstr.GetScaledValueFromIntOrPercent(limit, int(total), true) // ParseLimit has said what is wrong
+	return max(int32(surge), 1), errs
+}
+
 // validateLimitsTogether refuses maximums in counts and percentages, and percentages that do not add up.
 func validateLimitsTogether(subsets []Subset, path *field.Path) field.ErrorList {
 	var errs field.ErrorList

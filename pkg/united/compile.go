@@ -38,8 +38,6 @@ const (
 	defaultUnschedulable = 300 * time.Second
 )
 
-var defaultSurge = intstr.FromString("25%")
-
 // Names end up in labels of pods, whose values have at most 63 characters.
 const (
 	// hashLength is that of "-" and the hash at the end of the name of each child, and of each ControllerRevision of a UnitedDeployment.
@@ -479,12 +477,9 @@ func compileSeconds(into *time.Duration, seconds *int32, path *field.Path) field
 func compileUpdate(policy *Policy, strategy *v1beta1.UpdateStrategy, path *field.Path) field.ErrorList {
 	errs := subset.OneOf(path.Child("type"), cmp.Or(strategy.Type, v1beta1.ManualUpdateStrategyType), v1beta1.ManualUpdateStrategyType)
 	errs = append(errs, subset.OneOf(path.Child("order"), cmp.Or(strategy.Order, v1beta1.ParallelRollout), v1beta1.ParallelRollout, v1beta1.InOrderRollout)...)
-	surge, surgeErrs := compileCount(ptr.To(ptr.Deref(strategy.MaxSurge, defaultSurge)), path.Child("maxSurge"))
+	surge, surgeErrs := subset.CompileSurge(strategy.MaxSurge, policy.Replicas, "their new place", path.Child("maxSurge"))
+	policy.Surge = surge
 	errs = append(errs, surgeErrs...)
-	if surge.IsSet && surge.Value == 0 {
-		errs = append(errs, field.Invalid(path.Child("maxSurge"), strategy.MaxSurge.String(), "must be above 0: replicas move only by starting in their new place before they end in the old one"))
-	}
-	policy.Surge = surgeOf(surge, policy.Replicas)
 	if strategy.ManualUpdate == nil {
 		return errs
 	}
@@ -499,14 +494,6 @@ func compileUpdate(policy *Policy, strategy *v1beta1.UpdateStrategy, path *field
 		policy.Subsets[i].Partition = partition
 	}
 	return errs
-}
-
-// surgeOf rounds a percentage up. It is at least 1.
-func surgeOf(surge Count, total int32) int32 {
-	if surge.IsPercent {
-		return max(int32((int64(surge.Value)*int64(total)+99)/100), 1)
-	}
-	return max(surge.Value, 1)
 }
 
 // validateNames holds that the names of the UnitedDeployment, the children, and what is named after them are valid.
