@@ -128,9 +128,6 @@ func (r *reconciler) readKind(ctx context.Context, in *cluster, kind schema.Grou
 		if err != nil {
 			return err
 		}
-		if c.Subset == "" {
-			c.Subset = subsetNamed(ud, policy, kind, c.Name)
-		}
 		found.all = append(found.all, c)
 	}
 	for _, object := range orphans {
@@ -139,16 +136,6 @@ func (r *reconciler) readKind(ctx context.Context, in *cluster, kind schema.Grou
 		}
 	}
 	return nil
-}
-
-// subsetNamed is the subset of a child that has lost its label, by its name. It is empty for a child that Berth has not named.
-func subsetNamed(ud *v1beta1.UnitedDeployment, policy *model.Policy, kind schema.GroupKind, child string) string {
-	for i := range policy.Subsets {
-		if name := policy.Subsets[i].Name; model.ChildName(ud.Name, name, ud.UID, kind) == child {
-			return name
-		}
-	}
-	return ""
 }
 
 // objectsOf are the objects of a kind in a cluster that are the UnitedDeployment's, and those that it may adopt.
