@@ -36,9 +36,9 @@ type site struct {
 
 // gather sorts clusters into those that answer and those that do not.
 func (r *round) gather() {
-	names, exist, now := r.Policy.Clusters(), map[string]*sites.Cluster{}, sites.Names{}
-	for i := range r.Status.Clusters {
-		names = append(names, r.Status.Clusters[i].Name)
+	names, exist, now, before := r.Policy.Clusters(), map[string]*sites.Cluster{}, sites.Names{}, map[string]v1beta1.ClusterStatus{}
+	for _, b := range r.Status.Clusters {
+		names, before[b.Name] = append(names, b.Name), b
 	}
 	for i := range r.Children {
 		if name := r.Children[i].Cluster; name != "" {
@@ -51,10 +51,6 @@ func (r *round) gather() {
 				now.Add(c.Name, c.Identity)
 			}
 		}
-	}
-	before := map[string]v1beta1.ClusterStatus{}
-	for _, b := range r.Status.Clusters {
-		before[b.Name] = b
 	}
 	slices.Sort(names)
 	r.sites = map[string]*site{}

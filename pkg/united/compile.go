@@ -99,7 +99,6 @@ func Compile(ud *v1beta1.UnitedDeployment, path *field.Path) (*Policy, field.Err
 	}
 	errs := slices.Concat(subset.NotNegative(path.Child("replicas"), &policy.Replicas), subset.NotNegative(path.Child("revisionHistoryLimit"), &policy.History))
 	selector, selectorErrs := compileSelector(spec.Selector, path.Child("selector"))
-	policy.Selector = selector
 	template, podTemplate, templateErrs := compileTemplate(&spec.Template, path.Child("template"))
 	policy.Template = template
 	errs = slices.Concat(errs, selectorErrs, templateErrs)
@@ -125,7 +124,7 @@ func ValidateCreate(ud *v1beta1.UnitedDeployment, path *field.Path) field.ErrorL
 	if len(templatesOf(&ud.Spec.Template)) > 0 {
 		return nil
 	}
-	return field.ErrorList{field.Required(path.Child("template"), "needs one of "+fieldsOf(templateKinds))}
+	return field.ErrorList{field.Required(path.Child("template"), "needs one of statefulSetTemplate, advancedStatefulSetTemplate, cloneSetTemplate, deploymentTemplate")}
 }
 
 // ValidateUpdate returns the changes that nobody may make. Path is that of the spec.
@@ -172,14 +171,6 @@ func TemplateOf(t *v1beta1.SubsetTemplate) (*Template, error) {
 		return nil, errs.ToAggregate()
 	}
 	return template, nil
-}
-
-func fieldsOf(kinds []templateKind) string {
-	names := make([]string, len(kinds))
-	for i := range kinds {
-		names[i] = kinds[i].field
-	}
-	return strings.Join(names, ", ")
 }
 
 // compileSelector returns nil if there is an error.

@@ -174,8 +174,8 @@ func TestWhatIsLeftOutHasADefault(t *testing.T) {
 	if policy.Namespace != "shop" || policy.Name != "web" || policy.Replicas != 1 || policy.Surge != 1 || policy.History != 10 || policy.Adaptive != nil || policy.InOrder || policy.Paused {
 		t.Errorf("%+v", policy)
 	}
-	if policy.Template.Kind != DeploymentKind || policy.Selector.String() != "app=web" {
-		t.Errorf("template %+v, selector %s", policy.Template, policy.Selector)
+	if policy.Template.Kind != DeploymentKind || policy.LabelSelector.MatchLabels["app"] != "web" {
+		t.Errorf("template %+v, selector %+v", policy.Template, policy.LabelSelector)
 	}
 	adaptive := compile(t, deployment+"topology: {scheduleStrategy: {type: Adaptive}, subsets: [{name: a}]}").Adaptive
 	if diff := cmp.Diff(&Adaptive{Critical: 30 * time.Second, Unschedulable: 300 * time.Second, Lost: 300 * time.Second}, adaptive); diff != "" {

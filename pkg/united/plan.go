@@ -295,9 +295,13 @@ func (r *round) divide() {
 				claims[i].Capacity = pl.firm
 			}
 		}
+		has := make([]int32, len(r.places)) // without reservations and trials
+		for i := range r.places {
+			has[i] = r.places[i].base
+		}
 		hope = allocation.Divide(r.Replicas, claims, true)
 		// Pods that wait show cluster autoscalers what is missing.
-		share = allocation.Overflow(r.Replicas, claims, r.keep(claims), asked(r.places))
+		share = allocation.Overflow(r.Replicas, claims, r.keep(claims), has)
 	}
 	r.unplaced = r.Replicas
 	for i := range r.places {
@@ -360,15 +364,6 @@ func (r *round) keepHere(claims []allocation.Claim, share []int32) (changed bool
 		}
 	}
 	return changed
-}
-
-// asked is how many replicas each place has now, without reservations and trials.
-func asked(places []place) []int32 {
-	all := make([]int32, len(places))
-	for i := range places {
-		all[i] = places[i].base
-	}
-	return all
 }
 
 // claims are those of the spec.

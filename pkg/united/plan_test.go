@@ -114,7 +114,7 @@ func TestChildrenThatGetFewerComeFirst(t *testing.T) {
 	plan := p.Plan(Observed{Now: time.Unix(1000, 0), Revision: "r1", Children: children})
 	var order []string
 	for _, w := range plan.Children {
-		order = append(order, fmt.Sprint(p.Subsets[w.Subset].Name, w.Replicas, w.Raises()))
+		order = append(order, fmt.Sprint(p.Subsets[w.Subset].Name, w.Replicas, w.direction() > 0))
 	}
 	if diff := cmp.Diff([]string{"b1 false", "a4 true", "c1 true"}, order, cmp.Transformer("", func(s string) string { return strings.ReplaceAll(s, " ", "") })); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/berth-project/berth/pkg/sites"
@@ -19,9 +18,7 @@ type Policy struct {
 	Namespace, Name string
 	// Replicas is the total.
 	Replicas int32
-	// Selector of the pods of all children, without the subset.
-	Selector labels.Selector
-	// LabelSelector is the same, as it is in the spec.
+	// LabelSelector of the pods of all children, without the subset.
 	LabelSelector *metav1.LabelSelector
 	// Template of the children. Nil if the template is empty: the children stay as they are.
 	Template *Template

@@ -81,9 +81,6 @@ func (w *Wanted) direction() int {
 	return cmp.Compare(w.Replicas, w.Child.Replicas)
 }
 
-// Raises is true if the children ask for more replicas afterwards, or if a child is made.
-func (w *Wanted) Raises() bool { return w.direction() > 0 }
-
 // labels are the pods whose label says something else than they are.
 func (r *round) labels() (all []Pod) {
 	for i := range r.places {

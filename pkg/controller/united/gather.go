@@ -38,7 +38,6 @@ import (
 // child is a child with the object that was read. The object may be shared, and must not be changed.
 type child struct {
 	model.Child
-	in     *cluster
 	object client.Object
 	// left is how many pods it has, without those that have ended, by the cache or by its own status.
 	left int32
@@ -289,7 +288,7 @@ func (r *reconciler) observe(ctx context.Context, in *cluster, object client.Obj
 	trial, _ := strconv.ParseInt(annotations[v1beta1.TrialAnnotation], 10, 32) // 0 for what is not a number
 	asked := ptr.Deref(spec.Replicas, 1)
 	partition, _ := intstr.GetScaledValueFromIntOrPercent(cmp.Or(spec.UpdateStrategy.RollingUpdate.Partition, spec.UpdateStrategy.Partition), int(asked), true) // 0 for none
-	c := &child{in: in, object: object, Child: model.Child{
+	c := &child{object: object, Child: model.Child{
 		Kind: kind, Cluster: in.name, Name: object.GetName(), UID: object.GetUID(),
 		Subset: labels[v1beta1.SubsetNameLabel], Revision: labels[v1beta1.RevisionLabel], PatchText: annotations[v1beta1.SubsetPatchAnnotation],
 		PodOwner: workload.TemplateLabels(object)[v1beta1.OwnerLabel],

@@ -21,9 +21,9 @@ type ownership struct {
 	live  client.Reader
 	clock clock.PassiveClock
 
-	mu    sync.Mutex
-	known bool
-	ours  bool
+	mu   sync.Mutex
+	ours bool
+	// until is when it looks again. Zero before it has looked.
 	until time.Time
 }
 
@@ -31,7 +31,7 @@ type ownership struct {
 func (o *ownership) isOurs(ctx context.Context) (bool, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.known && o.clock.Now().Before(o.until) {
+	if o.clock.Now().Before(o.until) {
 		return o.ours, nil
 	}
 	definition := &apiextensionsv1.CustomResourceDefinition{}
@@ -39,10 +39,10 @@ func (o *ownership) isOurs(ctx context.Context) (bool, error) {
 		return false, fmt.Errorf("reading whose definition of UnitedDeployments this is: %w", err)
 	}
 	ours := endpoint.Converts(definition)
-	if !ours && (!o.known || o.ours) {
+	if !ours && (o.until.IsZero() || o.ours) {
 		klog.FromContext(ctx).Info("Leaving UnitedDeployments alone: the definition is another controller's. Apply Berth's if Berth is to serve them, or start with --united-deployments=false",
 			"definition", endpoint.UnitedDefinition)
 	}
-	o.known, o.ours, o.until = true, ours, o.clock.Now().Add(lineage.RetryInterval)
+	o.ours, o.until = ours, o.clock.Now().Add(lineage.RetryInterval)
 	return ours, nil
 }

@@ -251,20 +251,16 @@ func (r *reconciler) tell(ctx context.Context, v *view, m *memory) (reconcile.Re
 	if wait := r.told.Wait(client.ObjectKeyFromObject(v.ud), r.clock.Now()); wait > 0 && status.ObservedGeneration == v.ud.Status.ObservedGeneration && !equality.Semantic.DeepEqual(status, v.ud.Status) {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	written, err := r.publish(ctx, v, status)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	if !written {
-		return reconcile.Result{RequeueAfter: frame.BatchWindow}, nil
+	if written, err := r.publish(ctx, v, status); !written {
+		return reconcile.Result{RequeueAfter: frame.BatchWindow}, err
 	}
 	// A cluster that does not answer may have children of any revision.
 	if v.acts() && !slices.ContainsFunc(status.Clusters, func(c v1beta1.ClusterStatus) bool {
 		return c.State == v1beta1.ClusterUnreachable || c.State == v1beta1.ClusterRefusing || c.State == v1beta1.ClusterLost
 	}) {
-		err = r.pruneRevisions(ctx, v.ud, v.policy.History, v.found, &status, m)
+		return result, r.pruneRevisions(ctx, v.ud, v.policy.History, v.found, &status, m)
 	}
-	return result, err
+	return result, nil
 }
 
 // publish writes the status if it has changed. It is false if the UnitedDeployment has changed since it was read.

@@ -127,7 +127,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		t.Fatal(unwatchable, err)
 	}
 	w.reconciler = &reconciler{owners: owners, client: w.client, live: w.client, events: events.NewFakeRecorder(1000), clock: clock, measures: newMeasures(), told: frame.Pace{Interval: frame.StatusInterval},
-		ownership: &ownership{clock: clock, known: true, ours: true, until: clock.Now().Add(1000 * time.Hour)}}
+		ownership: &ownership{clock: clock, ours: true, until: clock.Now().Add(1000 * time.Hour)}}
 	w.Reading.Patience, w.Writing.Patience, w.Visiting.Patience = time.Hour, time.Hour, time.Hour // on a machine with much to do
 	return w
 }
