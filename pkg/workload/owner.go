@@ -1,7 +1,6 @@
 package workload
 
 import (
-	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -81,10 +80,7 @@ func IsOfJob(object metav1.Object) bool {
 }
 
 // EndsChain is true for kinds of owners that no spread divides and above which no spread is looked for.
-func EndsChain(kind schema.GroupKind) bool { return endsOfChain[kind] }
-
-var endsOfChain = map[schema.GroupKind]bool{
-	{Group: appsv1.GroupName, Kind: "DaemonSet"}:             true,
-	{Group: corev1.GroupName, Kind: "ReplicationController"}: true,
-	{Group: corev1.GroupName, Kind: "Node"}:                  true,
+func EndsChain(kind schema.GroupKind) bool {
+	k, isBuiltIn := kinds[kind]
+	return isBuiltIn && !k.Watched || kind == schema.GroupKind{Group: corev1.GroupName, Kind: "Node"}
 }
