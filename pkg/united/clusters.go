@@ -16,7 +16,7 @@ import (
 	"github.com/berth-project/berth/pkg/sites"
 )
 
-// site is a cluster in which subsets are, or children may be. The cluster of the UnitedDeployment is none: without it nothing is planned.
+// site is a cluster in which subsets are, or children may be. That of the UnitedDeployment has no name and no state, and answers: without it nothing is planned.
 type site struct {
 	name   string
 	status v1beta1.ClusterStatus
@@ -60,7 +60,7 @@ func (r *round) gather() {
 }
 
 // is is true for a place in the cluster of a child.
-func (pl *place) is(in string) bool { return pl.Cluster == in || pl.site != nil && pl.site.as == in }
+func (pl *place) is(in string) bool { return pl.Cluster == in || pl.as == in }
 
 // isRegistered is true for a cluster in the namespace that the spec says.
 func (r *round) isRegistered(c *sites.Cluster) bool {
@@ -126,23 +126,6 @@ func (r *round) recallLeaving(s *site, before v1beta1.ClusterStatus) {
 // plus adds numbers that another cluster has said, and that may be as great as it likes.
 func plus(a, b int32) int32 { return a + min(b, allocation.Unlimited-a) }
 
-// isAway is true for a place whose cluster does not answer.
-func (pl *place) isAway() bool { return pl.site != nil && pl.site.away }
-
-// isLate is true for a place whose cluster has not answered yet in this round.
-func (pl *place) isLate() bool { return pl.site != nil && pl.site.late }
-
-// isLate is true for a child whose cluster has not answered yet in this round.
-func (r *round) isLate(c *Child) bool {
-	s := r.sites[c.Cluster]
-	return s != nil && s.late
-}
-
-// isIn is true for a place whose cluster is in a state.
-func (pl *place) isIn(state v1beta1.ClusterState) bool {
-	return pl.site != nil && pl.site.status.State == state
-}
-
 // isInDoubt is true while a cluster does not answer for a moment only, and nobody knows whether the last write there has arrived. Then nothing is raised.
 func (r *round) isInDoubt() bool {
 	for _, s := range r.sites {
@@ -151,30 +134,26 @@ func (r *round) isInDoubt() bool {
 		}
 	}
 	for i := range r.places {
-		if pl := &r.places[i]; pl.isAway() && pl.site.InDoubt && pl.before.Replicas != pl.before.SeenReplicas {
+		if pl := &r.places[i]; pl.away && pl.InDoubt && pl.before.Replicas != pl.before.SeenReplicas {
 			return true
 		}
 	}
 	return false
 }
 
-// isGivenUp is true for a place whose replicas others run, because its cluster does not answer for long.
-func (r *round) isGivenUp(pl *place) bool { return pl.isAway() && pl.site.Lost && r.Adaptive != nil }
-
 // recall takes what is known of a place whose cluster does not answer from the previous status. Nobody knows whether the last write has arrived.
 func (r *round) recall(pl *place) {
 	pl.schedulable, pl.failedTrials = ConditionIn(pl.before.Conditions, v1beta1.SubsetSchedulable), pl.before.FailedTrials
 	pl.most = max(pl.before.Replicas, pl.before.SeenReplicas)
-	pl.base = sites.Credit(min(pl.before.Replicas, pl.before.SeenReplicas), pl.Min.Of(r.Policy.Replicas), r.isGivenUp(pl))
+	pl.base = sites.Credit(min(pl.before.Replicas, pl.before.SeenReplicas), pl.Min.Of(r.Policy.Replicas), pl.Lost && r.Adaptive != nil)
 	pl.firm, pl.available = pl.base, min(pl.before.ReadyReplicas, pl.base)
 }
 
 // weigh says which clusters matter, after the division.
 func (r *round) weigh() {
 	for i := range r.places {
-		if pl := &r.places[i]; pl.site != nil {
-			pl.site.matters = pl.site.matters || pl.most > 0 || pl.share > 0 || !pl.site.exists
-		}
+		pl := &r.places[i]
+		pl.matters = pl.matters || pl.most > 0 || pl.share > 0 || !pl.exists
 	}
 }
 
@@ -254,7 +233,7 @@ func (r *round) mayExceedBy(status *v1beta1.UnitedDeploymentStatus) int64 {
 func (r *round) notSelected() []string {
 	var names []string
 	for i := range r.places {
-		if pl := &r.places[i]; pl.isIn(v1beta1.ClusterNotSelected) {
+		if pl := &r.places[i]; pl.status.State == v1beta1.ClusterNotSelected {
 			names = append(names, pl.Name+" in "+pl.Cluster)
 		}
 	}

@@ -55,8 +55,8 @@ type round struct {
 // place is a subset with its child.
 type place struct {
 	*Subset
-	// site is the cluster of the place. Nil is that of the UnitedDeployment.
-	site *site
+	// site is the cluster of the place.
+	*site
 	// before is the previous status. Empty if there is none.
 	before v1beta1.SubsetStatus
 	// most is what the child may ask for, of a place whose cluster does not answer, or is late.
@@ -91,6 +91,8 @@ type place struct {
 type leaver struct {
 	child *Child
 	keeps int32
+	// late is true if its cluster has not answered yet in this round.
+	late bool
 }
 
 // blocked is true while the subset gets no new replicas.
@@ -137,7 +139,7 @@ func (r *round) proven(pl *place) (n int32) {
 func (r *round) assign() {
 	for i := range r.places {
 		r.places[i].Subset = &r.Subsets[i]
-		r.places[i].site = r.sites[r.Subsets[i].Cluster]
+		r.places[i].site = cmp.Or(r.sites[r.Subsets[i].Cluster], &site{exists: true})
 		for _, before := range r.Status.SubsetStatuses {
 			if before.Name == r.Subsets[i].Name && before.Cluster == r.Subsets[i].Cluster {
 				r.places[i].before = before
@@ -160,13 +162,14 @@ func (r *round) assign() {
 			r.places[at].child = child
 			continue
 		}
-		r.leaving = append(r.leaving, leaver{child, child.Replicas})
+		in := r.sites[child.Cluster]
+		r.leaving = append(r.leaving, leaver{child, child.Replicas, in != nil && in.late})
 	}
 }
 
 // look counts the pods of a place, and says whether it is schedulable.
 func (r *round) look(pl *place) {
-	if pl.isAway() {
+	if pl.away {
 		r.recall(pl)
 		return
 	}
@@ -204,7 +207,7 @@ func (r *round) look(pl *place) {
 	if r.Adaptive != nil {
 		r.judge(pl)
 	}
-	if pl.isLate() { // the last write may have arrived, and may have ended some
+	if pl.late { // the last write may have arrived, and may have ended some
 		pl.most = pl.before.Replicas
 		if pl.child != nil {
 			pl.most = max(pl.most, pl.child.Replicas)
@@ -279,7 +282,7 @@ func (r *round) divide() {
 	ideal := allocation.Divide(r.Replicas, claims, true)
 	for i := range r.places {
 		// A cluster that does not answer gets no more, and keeps with strategy Fixed what the spec gives it.
-		if pl := &r.places[i]; pl.site != nil && (pl.site.closed || pl.site.away && r.Adaptive != nil) {
+		if pl := &r.places[i]; pl.closed || pl.away && r.Adaptive != nil {
 			claims[i].Max = min(claims[i].Max, pl.base)
 		}
 	}
@@ -314,14 +317,11 @@ func (r *round) divide() {
 
 // drain leaves to places whose clusters are drained only what no other place takes.
 func (r *round) drain(claims []allocation.Claim) {
-	if !slices.ContainsFunc(r.places, func(pl place) bool { return pl.isIn(v1beta1.ClusterDrained) }) {
-		return
-	}
 	others, left := slices.Clone(claims), r.Policy.Replicas
 	for i := range r.places {
-		if pl := &r.places[i]; pl.isIn(v1beta1.ClusterDrained) {
+		if pl := &r.places[i]; pl.status.State == v1beta1.ClusterDrained {
 			others[i].Max = 0
-		} else if pl.isAway() {
+		} else if pl.away {
 			others[i].Max = min(others[i].Max, pl.base)
 		}
 	}
@@ -329,7 +329,7 @@ func (r *round) drain(claims []allocation.Claim) {
 		left -= n
 	}
 	for i := range r.places {
-		if r.places[i].isIn(v1beta1.ClusterDrained) {
+		if r.places[i].status.State == v1beta1.ClusterDrained {
 			claims[i].Max = min(claims[i].Max, left)
 			claims[i].Min = claims[i].Max
 			left -= claims[i].Max
@@ -343,7 +343,7 @@ func (r *round) keepHere(claims []allocation.Claim, share []int32) (changed bool
 	var shares, running, there int64
 	for i := range r.places {
 		pl := &r.places[i]
-		if !pl.isAway() {
+		if !pl.away {
 			running += int64(pl.firm)
 			shares += int64(pl.before.Share)
 			continue
@@ -355,7 +355,7 @@ func (r *round) keepHere(claims []allocation.Claim, share []int32) (changed bool
 	}
 	over := there - (int64(r.Replicas) - sites.Kept(int64(r.Replicas), shares, running))
 	for i := len(claims) - 1; i >= 0 && over > 0; i-- {
-		if r.places[i].isAway() {
+		if r.places[i].away {
 			less := min(over, int64(claims[i].Max))
 			claims[i].Max -= int32(less)
 			claims[i].Min = min(claims[i].Min, claims[i].Max)
@@ -445,7 +445,7 @@ func (r *round) try() {
 		}
 	}
 	if slices.ContainsFunc(r.places, func(pl place) bool {
-		return pl.share != pl.base || pl.rolling || pl.isAway() && !pl.site.Lost
+		return pl.share != pl.base || pl.rolling || pl.away && !pl.Lost
 	}) {
 		return // one thing at a time
 	}
@@ -469,11 +469,11 @@ func (r *round) makeRoom() {
 	for i := range r.places {
 		pl := &r.places[i]
 		due := int32(0)
-		if pl.isAway() || pl.site != nil && pl.site.closed { // what others run until the cluster answers or takes it, as far as somebody does
+		if pl.away || pl.closed { // what others run until the cluster answers or takes it, as far as somebody does
 			due = min(unplaced, max(pl.ideal-pl.share, 0))
 			unplaced -= due
 		}
-		if pl.isAway() {
+		if pl.away {
 			places = append(places, allocation.Place{Name: pl.Name, Asked: pl.base, Running: pl.base, Ready: pl.available, Share: pl.share + due, Wanted: pl.base})
 			continue
 		}
@@ -482,14 +482,14 @@ func (r *round) makeRoom() {
 		if pl.child != nil {
 			p.Asked = pl.child.Replicas
 		}
-		if pl.isLate() {
+		if pl.late {
 			p.Asked = pl.most
 		}
 		places = append(places, p)
 	}
 	for _, l := range r.leaving {
 		p := allocation.Place{Name: l.child.Name, Ready: r.available(l.child)}
-		if r.isLate(l.child) { // it may have been lowered: others must not count on it
+		if l.late { // it may have been lowered: others must not count on it
 			p.Ready = 0
 		} else if l.child.Deleting {
 			limit = max(limit-l.child.Replicas, 0)
@@ -510,14 +510,14 @@ func (r *round) makeRoom() {
 			r.places[i].next = min(next[i], places[i].Asked)
 		}
 		switch pl := &r.places[i]; {
-		case pl.isAway():
+		case pl.away:
 			pl.next = pl.before.Replicas
-		case pl.isLate():
+		case pl.late:
 			pl.next = pl.most
 		}
 	}
 	for i := range r.leaving {
-		if l := &r.leaving[i]; !l.child.Deleting && !r.isLate(l.child) {
+		if l := &r.leaving[i]; !l.child.Deleting && !l.late {
 			l.keeps = next[len(r.places)+i]
 		}
 	}
@@ -546,7 +546,7 @@ func (r *round) leaveRoom(limit int32, asked []allocation.Place) {
 		}
 	}
 	for i := range r.places {
-		if pl := &r.places[i]; late && pl.next > asked[i].Asked && !pl.isAway() {
+		if pl := &r.places[i]; late && pl.next > asked[i].Asked && !pl.away {
 			more := min(pl.next-asked[i].Asked, int32(max(room, 0)))
 			pl.next = asked[i].Asked + more
 			room -= int64(more)

@@ -34,23 +34,20 @@ func (r *round) children() []Wanted {
 		}
 		all = append(all, Wanted{
 			Child: l.child, Subset: -1, Cluster: l.child.Cluster, Replicas: l.keeps, Partition: l.child.Partition, Revision: l.child.Revision, ReplicasOnly: true,
-			Delete: l.keeps == 0 && l.child.Replicas == 0 && len(l.child.Pods) == 0, Late: r.isLate(l.child),
+			Delete: l.keeps == 0 && l.child.Replicas == 0 && len(l.child.Pods) == 0, Late: l.late,
 		})
 	}
 	earlierDone := true
 	for i := range r.places {
 		pl := &r.places[i]
-		if pl.isAway() {
+		if pl.away {
 			earlierDone = earlierDone && pl.most == 0
 			continue
 		}
-		if pl.site != nil && pl.site.closed && pl.child == nil {
+		if pl.closed && pl.child == nil {
 			continue
 		}
-		w := Wanted{Child: pl.child, Subset: i, Replicas: pl.next, Partition: pl.Partition, Revision: r.Revision, Late: pl.isLate()}
-		if pl.site != nil {
-			w.Cluster = pl.site.as
-		}
+		w := Wanted{Child: pl.child, Subset: i, Cluster: pl.as, Replicas: pl.next, Partition: pl.Partition, Revision: r.Revision, Late: pl.late}
 		if pl.next == pl.wanted {
 			w.Trial = pl.trial
 		}
@@ -161,7 +158,7 @@ func (r *round) status(children []Wanted) v1beta1.UnitedDeploymentStatus {
 		if r.Template != nil {
 			s.Replicas = pl.next
 		}
-		if pl.isAway() {
+		if pl.away {
 			s.Replicas, s.SeenReplicas, s.ReadyReplicas = pl.before.Replicas, pl.before.SeenReplicas, pl.before.ReadyReplicas
 			status.Replicas += s.Replicas
 			status.ReadyReplicas += s.ReadyReplicas
