@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,15 +41,6 @@ type memory struct {
 
 	// applied are the children as they were applied last.
 	applied apply.Memory
-}
-
-// keepOnly forgets children that do not exist any more.
-func (m *memory) keepOnly(all []*child) {
-	exist := sets.New[apply.Key]()
-	for _, c := range all {
-		exist.Insert(keyOf(&c.Child))
-	}
-	m.applied.Keep(exist.Has)
 }
 
 // step is a child that is not as wanted.

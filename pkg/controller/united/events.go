@@ -32,16 +32,16 @@ func podReplaced(pod *model.Pod) frame.News {
 	return frame.Normal(v1beta1.ReasonPodReplaced, "ReplacePod", "deleted pod %s, which has the template of %s and is not ready: its StatefulSet would wait for it before it gives it the new template", pod.Name, pod.Revision)
 }
 
-// newsOf are the events about a UnitedDeployment whose status changes.
-func newsOf(ud *v1beta1.UnitedDeployment, before, after *v1beta1.UnitedDeploymentStatus, warnings []string) []frame.News {
+// newsOf are the events about a UnitedDeployment whose status changes. The policy is nil if the spec is not valid, or was not looked at.
+func newsOf(ud *v1beta1.UnitedDeployment, before, after *v1beta1.UnitedDeploymentStatus, policy *model.Policy) []frame.News {
 	var all []frame.News
 	was, is := model.ConditionIn(before.Conditions, v1beta1.ReadyCondition), model.ConditionIn(after.Conditions, v1beta1.ReadyCondition)
 	if is != nil && is.Reason != v1beta1.ReasonInProgress && (was == nil || was.Reason != is.Reason) {
 		note := cmp.Or(is.Message, "every subset has its child, and every child is as wanted")
 		all = append(all, frame.Reported(is.Status == corev1.ConditionTrue, is.Reason, note))
 	}
-	if before.ObservedGeneration != ud.Generation {
-		for _, warning := range warnings {
+	if policy != nil && before.ObservedGeneration != ud.Generation {
+		for _, warning := range policy.Warnings {
 			all = append(all, frame.Warning(v1beta1.ReasonUnitedDeploymentWarning, "CheckSpec", "%s", warning))
 		}
 	}

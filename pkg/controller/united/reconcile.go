@@ -174,7 +174,9 @@ func (r *reconciler) look(ctx context.Context, ud *v1beta1.UnitedDeployment, fro
 	}
 	plan := v.policy.Plan(observed)
 	v.plan = &plan
-	m.keepOnly(v.found.all)
+	m.applied.Keep(func(of apply.Key) bool {
+		return slices.ContainsFunc(v.found.all, func(c *child) bool { return keyOf(&c.Child) == of })
+	})
 	if v.acts() {
 		v.lower, v.rest, err = r.steps(ctx, ud, v.policy, v.plan, v.found, m)
 	}
@@ -277,11 +279,7 @@ func (r *reconciler) publish(ctx context.Context, v *view, status v1beta1.United
 	}
 	r.told.Wrote(key, r.clock.Now())
 	klog.FromContext(ctx).V(2).Info("Wrote status", "uniteddeployment", klog.KObj(v.ud), "summary", status.Summary)
-	var warnings []string
-	if v.policy != nil {
-		warnings = v.policy.Warnings
-	}
-	for _, n := range newsOf(written, &v.ud.Status, &status, warnings) {
+	for _, n := range newsOf(written, &v.ud.Status, &status, v.policy) {
 		n.Send(r.events, written, nil)
 	}
 	v.ud = written
