@@ -391,7 +391,7 @@ func (r *round) claims() []allocation.Claim {
 		default:
 			claim.Weight = 1
 		}
-		claim.Tie = r.rankOf(i)
+		claim.Tie = i - int(pl.base)*len(r.places) // the remainder goes to those that have most, and then in order
 		claims[i] = claim
 	}
 	return claims
@@ -417,17 +417,6 @@ func (r *round) keep(claims []allocation.Claim) []int32 {
 		filled[i].Min = n
 	}
 	return allocation.Divide(r.Policy.Replicas, filled, true)
-}
-
-// rankOf is the place of a subset among those that have most replicas now. The remainder of a division that is not even goes to the first.
-func (r *round) rankOf(index int) (rank int) {
-	for i := range r.places {
-		more := cmp.Compare(r.places[i].base, r.places[index].base)
-		if more > 0 || more == 0 && i < index {
-			rank++
-		}
-	}
-	return rank
 }
 
 // try gives the first subset that has less than one can hope for, and could have room again, a few replicas more than its share. If their pods become ready, they are
