@@ -107,8 +107,7 @@ func Compile(ud *v1beta1.UnitedDeployment, path *field.Path) (*Policy, field.Err
 	errs = append(errs, compileStrategy(policy, spec, path.Child("topology"))...)
 	errs = append(errs, compileUpdate(policy, &spec.UpdateStrategy, path.Child("updateStrategy"))...)
 	if kinds := templatesOf(&spec.Template); len(kinds) == 1 {
-		errs = append(errs, validateClusters(policy.Subsets, kinds[0], path.Child("topology", "subsets"))...)
-		errs = append(errs, validateNames(ud.Name, spec.Topology.Subsets, kinds[0], path.Child("topology", "subsets"))...)
+		errs = append(errs, validateKind(ud.Name, spec.Topology.Subsets, kinds[0], path.Child("topology", "subsets"))...)
 		at := path.Child("template", kinds[0].field, "spec", "template")
 		errs = append(errs, validatePods(selector, podTemplate, at, spec.Topology.Subsets, path.Child("topology", "subsets"))...)
 	}
@@ -316,8 +315,11 @@ func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorL
 		value *intstr.IntOrString
 		name  string
 	}{{&compiled.Replicas, spec.Replicas, "replicas"}, {&compiled.Min, spec.MinReplicas, "minReplicas"}, {&compiled.Max, spec.MaxReplicas, "maxReplicas"}} {
-		parsed, countErrs := compileCount(count.value, path.Child(count.name))
-		*count.into = parsed
+		if count.value == nil {
+			continue
+		}
+		number, isPercent, countErrs := subset.ParseLimit(count.value, path.Child(count.name))
+		*count.into = Count{IsSet: len(countErrs) == 0, IsPercent: isPercent, Value: number}
 		errs = append(errs, countErrs...)
 	}
 	if least, most := compiled.Min, compiled.Max; least.IsSet && most.IsSet && least.IsPercent == most.IsPercent && least.Value > most.Value {
@@ -371,31 +373,12 @@ func compileRegistry(policy *Policy, registry *v1beta1.ClusterRegistryQuery, pat
 	return errs
 }
 
-// validateClusters refuses kinds that the hub may not write in other clusters.
-func validateClusters(subsets []Subset, k *templateKind, path *field.Path) (errs field.ErrorList) {
-	for i := range subsets {
-		if subsets[i].Cluster != "" && k.spec == nil {
-			errs = append(errs, field.Forbidden(path.Index(i).Child("targetCluster"),
-				fmt.Sprintf("needs deploymentTemplate or statefulSetTemplate, and the template is %s: the hub has no rights for the kinds of OpenKruise in other clusters", k.field)))
-		}
-	}
-	return errs
-}
-
 // termOf is nil for a term without requirements. Clients that know the field as a struct write such a term for every subset that has none.
 func termOf(spec *v1beta1.Subset) *corev1.NodeSelectorTerm {
 	if t := spec.NodeSelectorTerm; t != nil && len(t.MatchExpressions)+len(t.MatchFields) > 0 {
 		return t
 	}
 	return nil
-}
-
-func compileCount(value *intstr.IntOrString, path *field.Path) (Count, field.ErrorList) {
-	if value == nil {
-		return Count{}, nil
-	}
-	number, isPercent, errs := subset.ParseLimit(value, path)
-	return Count{IsSet: len(errs) == 0, IsPercent: isPercent, Value: number}, errs
 }
 
 // validateReplicasTogether refuses two ways of dividing in one topology, and percentages that are too many.
@@ -487,22 +470,23 @@ func compileUpdate(policy *Policy, strategy *v1beta1.UpdateStrategy, path *field
 	return errs
 }
 
-// validateNames holds that the names of the UnitedDeployment, the children, and what is named after them are valid.
-func validateNames(ud string, subsets []v1beta1.Subset, k *templateKind, path *field.Path) field.ErrorList {
+// validateKind holds that the names of the UnitedDeployment, the children, and what is named after them are valid for the kind of the children, and that the hub may write that in other clusters.
+func validateKind(ud string, subsets []v1beta1.Subset, k *templateKind, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	name := field.NewPath("metadata", "name")
 	if len(ud) > longestName {
 		errs = append(errs, field.Invalid(name, ud, fmt.Sprintf("has %d characters and may have at most %d: pods have it in the label %s, with a hash", len(ud), longestName, v1beta1.RevisionLabel)))
 	}
-	if !k.named {
-		return errs
-	}
-	if strings.Contains(ud, ".") {
+	if k.named && strings.Contains(ud, ".") {
 		errs = append(errs, field.Invalid(name, ud, "must have no dot: host names of the pods of a StatefulSet begin with it"))
 	}
 	for i := range subsets {
+		if subsets[i].TargetCluster != nil && k.spec == nil {
+			errs = append(errs, field.Forbidden(path.Index(i).Child("targetCluster"),
+				fmt.Sprintf("needs deploymentTemplate or statefulSetTemplate, and the template is %s: the hub has no rights for the kinds of OpenKruise in other clusters", k.field)))
+		}
 		child := ud + "-" + subsets[i].Name
-		if length := len(child) + hashLength; length > longestNamed {
+		if length := len(child) + hashLength; k.named && length > longestNamed {
 			errs = append(errs, field.Invalid(path.Index(i).Child("name"), subsets[i].Name, fmt.Sprintf("the name of the child, %s-xxxxxxxx, has %d characters and may have at most %d: "+
 				"pods of a StatefulSet have it in a label, with a hash; use a shorter name here or for the UnitedDeployment", child, length, longestNamed)))
 		}
