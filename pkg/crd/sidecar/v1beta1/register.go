@@ -18,14 +18,10 @@ var (
 
 	// Kind is the kind that owns the ControllerRevisions, and the events that Berth writes.
 	Kind = GroupVersion.WithKind("SidecarSet")
-
-	schemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
-
-	// AddToScheme registers the types of this package.
-	AddToScheme = schemeBuilder.AddToScheme
 )
 
-func addKnownTypes(scheme *runtime.Scheme) error {
+// AddToScheme registers the types of this package.
+func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion, &SidecarSet{}, &SidecarSetList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

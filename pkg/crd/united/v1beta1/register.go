@@ -18,14 +18,10 @@ var (
 
 	// Kind is the kind that owns the children, and the events that Berth writes.
 	Kind = GroupVersion.WithKind("UnitedDeployment")
-
-	schemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
-
-	// AddToScheme registers the types of this package.
-	AddToScheme = schemeBuilder.AddToScheme
 )
 
-func addKnownTypes(scheme *runtime.Scheme) error {
+// AddToScheme registers the types of this package.
+func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion, &UnitedDeployment{}, &UnitedDeploymentList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
