@@ -26,6 +26,7 @@ import (
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/endpoint"
 )
@@ -265,7 +266,7 @@ func isBerths(definition *apiextensionsv1.CustomResourceDefinition) bool {
 func checkConversion(ctx context.Context, c *console.Cluster) (string, []string, error) {
 	var problems []string
 	for _, gvk := range versions.All() {
-		if gvk.Version == v1beta1.GroupVersion.Version {
+		if gvk.Version == v1beta1.GroupVersion.Version || gvk.Kind == sidecarv1beta1.Kind.Kind { // nobody converts SidecarSets
 			continue
 		}
 		list := &unstructured.UnstructuredList{}

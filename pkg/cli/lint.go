@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -34,7 +33,6 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
-	sidecarv1alpha1 "github.com/berth-project/berth/pkg/crd/sidecar/v1alpha1"
 	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/crd/versions"
@@ -96,10 +94,7 @@ func (c *lintCommand) run() error {
 	if len(c.files) == 0 {
 		return errors.New("say what to check with -f FILE or -f DIRECTORY")
 	}
-	l, err := newLinter()
-	if err != nil {
-		return err
-	}
+	l := &linter{workloads: map[string]runtime.Object{}, templates: map[string]template{}}
 	for _, name := range c.files {
 		if err := c.read(l, name); err != nil {
 			return err
@@ -176,7 +171,6 @@ func (c *lintCommand) read(l *linter, name string) error {
 
 // linter collects the objects of all files and what is wrong with them.
 type linter struct {
-	codecs serializer.CodecFactory
 	// objects are those of Berth's kinds, and not nil.
 	objects  []located
 	findings []finding
@@ -206,16 +200,6 @@ type document struct {
 	// version of the object. Its fields have the names of this version.
 	version schema.GroupVersionKind
 	node    *yamlnodes.Node
-}
-
-func newLinter() (*linter, error) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, sidecarv1alpha1.AddToScheme, sidecarv1beta1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("registering types: %w", err)
-		}
-	}
-	return &linter{codecs: serializer.NewCodecFactory(scheme, serializer.EnableStrict), workloads: map[string]runtime.Object{}, templates: map[string]template{}}, nil
 }
 
 func (l *linter) add(d *document, severity, path, message string) {
@@ -290,12 +274,7 @@ func (l *linter) readObject(file string, node *yamlnodes.Node, text []byte) {
 		return
 	}
 	d := document{file: file, kind: header.Kind, name: header.Name, node: node}
-	ours := slices.Contains([]string{v1beta1.Kind.Kind, policyv1beta1.Kind.Kind, unitedv1beta1.Kind.Kind, federationv1alpha1.Kind.Kind}, header.Kind)
-	if header.Kind == sidecarv1beta1.Kind.Kind {
-		l.readSidecars(&d, text)
-		return
-	}
-	if !ours && !mentionsOurs.Match(text) {
+	if !mentionsOurs.Match(text) {
 		l.readWorkload(&header, text)
 		return
 	}
@@ -306,20 +285,6 @@ func (l *linter) readObject(file string, node *yamlnodes.Node, text []byte) {
 	d.version = version
 	if o, is := object.(metav1.Object); is {
 		l.objects = append(l.objects, located{o, d})
-	}
-}
-
-// readSidecars keeps a SidecarSet. Its versions have the same fields.
-func (l *linter) readSidecars(d *document, text []byte) {
-	object, _, err := l.codecs.UniversalDeserializer().Decode(text, nil, nil)
-	if err != nil {
-		l.addDecodingErrors(d, err)
-	}
-	switch o := object.(type) {
-	case *sidecarv1beta1.SidecarSet:
-		l.objects = append(l.objects, located{o, *d})
-	case *sidecarv1alpha1.SidecarSet:
-		l.objects = append(l.objects, located{&sidecarv1beta1.SidecarSet{ObjectMeta: o.ObjectMeta, Spec: o.Spec}, *d})
 	}
 }
 
@@ -345,8 +310,8 @@ func (l *linter) readWorkload(header *metav1.PartialObjectMetadata, text []byte)
 	if _, builtIn := workload.BuiltIn(header.GroupVersionKind().GroupKind()); !builtIn {
 		return
 	}
-	object, _, err := l.codecs.UniversalDeserializer().Decode(text, nil, nil)
-	if err != nil && !runtime.IsStrictDecodingError(err) || object == nil {
+	object, _, err := clientgoscheme.Codecs.UniversalDeserializer().Decode(text, nil, nil)
+	if err != nil {
 		return
 	}
 	var says struct {

@@ -1,5 +1,6 @@
-// Package versions converts WorkloadSpreads, PodUnavailableBudgets and UnitedDeployments between the versions that the API server serves, and reads them from files. The
-// types of v1beta1, which the API server stores, are the hub: every other version is converted to them and from them.
+// Package versions converts WorkloadSpreads, PodUnavailableBudgets, UnitedDeployments and SidecarSets between the
+// versions that the API server serves, and reads them from files. The types of v1beta1, which the API server stores,
+// are the hub: every other version is converted to them and from them.
 //
 // The conversion works on content as decoded from JSON and not on Go types. So it keeps fields that this version of Berth does not know, for instance
 // while replicas of two versions of Berth run. Begin reading at Convert.
@@ -20,6 +21,8 @@ import (
 	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	oldpolicy "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	oldsidecar "github.com/berth-project/berth/pkg/crd/sidecar/v1alpha1"
+	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	oldunited "github.com/berth-project/berth/pkg/crd/united/v1alpha1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 )
@@ -32,7 +35,7 @@ type kind struct {
 	spokes []spoke
 }
 
-// spoke is a version besides the hub.
+// spoke is a version besides the hub. The functions are nil if it has the fields of the hub.
 type spoke struct {
 	version        string
 	toHub, fromHub func(content map[string]any)
@@ -61,16 +64,12 @@ var kinds = []kind{{
 }, {
 	hub:    unitedv1beta1.Kind,
 	newHub: func() runtime.Object { return &unitedv1beta1.UnitedDeployment{} },
-	spokes: []spoke{{
-		version: oldunited.GroupVersion.Version,
-		toHub:   same,
-		fromHub: same,
-		inWords: func(message string) string { return message },
-	}},
+	spokes: []spoke{{version: oldunited.GroupVersion.Version}},
+}, {
+	hub:    sidecarv1beta1.Kind,
+	newHub: func() runtime.Object { return &sidecarv1beta1.SidecarSet{} },
+	spokes: []spoke{{version: oldsidecar.GroupVersion.Version}},
 }}
-
-// same is the conversion of a kind whose versions have the same fields.
-func same(map[string]any) {}
 
 // find returns the kind, and its version unless it is the hub.
 func find(gvk schema.GroupVersionKind) (*kind, *spoke, bool) {
@@ -120,10 +119,10 @@ func Convert(content map[string]any, apiVersion string) error {
 	if is.Version == wanted.Version {
 		return nil
 	}
-	if from != nil {
+	if from != nil && from.toHub != nil {
 		from.toHub(content)
 	}
-	if to != nil {
+	if to != nil && to.fromHub != nil {
 		to.fromHub(content)
 	}
 	content["apiVersion"] = apiVersion
@@ -138,7 +137,7 @@ func gvkOf(content map[string]any) schema.GroupVersionKind {
 
 // InWords returns a message about an object of the hub with the names that the fields have in the version of gvk. Other messages stay as they are.
 func InWords(gvk schema.GroupVersionKind, message string) string {
-	if _, in, known := find(gvk); known && in != nil {
+	if _, in, known := find(gvk); known && in != nil && in.inWords != nil {
 		return in.inWords(message)
 	}
 	return message
@@ -152,7 +151,7 @@ func ErrorInWords(gvk schema.GroupVersionKind, err error) error {
 // AddToScheme registers the types of all versions. Programs that read and write objects in a cluster register only the hub.
 func AddToScheme(scheme *runtime.Scheme) error {
 	return errors.Join(v1beta1.AddToScheme(scheme), oldapps.AddToScheme(scheme), policyv1beta1.AddToScheme(scheme), oldpolicy.AddToScheme(scheme),
-		unitedv1beta1.AddToScheme(scheme), oldunited.AddToScheme(scheme))
+		unitedv1beta1.AddToScheme(scheme), oldunited.AddToScheme(scheme), sidecarv1beta1.AddToScheme(scheme), oldsidecar.AddToScheme(scheme))
 }
 
 // ToHub returns an object of any version in the version of the hub. Objects that are not of Berth, and objects of the hub, stay what they are.

@@ -23,6 +23,8 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	oldpolicy "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	oldsidecar "github.com/berth-project/berth/pkg/crd/sidecar/v1alpha1"
+	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	oldunited "github.com/berth-project/berth/pkg/crd/united/v1alpha1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 )
@@ -32,6 +34,7 @@ var pairs = []struct{ hub, spoke schema.GroupVersionKind }{
 	{v1beta1.Kind, oldapps.GroupVersion.WithKind(v1beta1.Kind.Kind)},
 	{policyv1beta1.Kind, oldpolicy.GroupVersion.WithKind(policyv1beta1.Kind.Kind)},
 	{unitedv1beta1.Kind, oldunited.GroupVersion.WithKind(unitedv1beta1.Kind.Kind)},
+	{sidecarv1beta1.Kind, oldsidecar.GroupVersion.WithKind(sidecarv1beta1.Kind.Kind)},
 }
 
 // annotations that the fuzzer gives to budgets: those that become fields, those that do not, and those that Berth keeps under other names.
