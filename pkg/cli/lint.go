@@ -18,11 +18,11 @@ import (
 	"github.com/spf13/cobra"
 	yamlnodes "go.yaml.in/yaml/v3"
 	batchv1 "k8s.io/api/batch/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -343,8 +343,11 @@ func (l *linter) check() {
 	dividing, sets := map[string]*document{}, []*sidecar.Policy{}
 	for i := range l.objects {
 		d := &l.objects[i].document
-		l.addErrors(d, nameErrors(l.objects[i].object))
-		switch o := l.objects[i].object.(type) {
+		o := l.objects[i].object
+		name := cmp.Or(o.GetName(), strings.TrimSuffix(o.GetGenerateName(), "-"))
+		meta := &metav1.ObjectMeta{Name: name, Labels: o.GetLabels(), Annotations: o.GetAnnotations()} // the namespace may be chosen later
+		l.addErrors(d, apivalidation.ValidateObjectMeta(meta, false, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata")))
+		switch o := o.(type) {
 		case *v1beta1.WorkloadSpread:
 			l.checkSpread(d, o, dividing)
 		case *unitedv1beta1.UnitedDeployment:
@@ -430,19 +433,6 @@ func (l *linter) under(namespace string, policy *budget.Policy) (under []budget.
 		}
 	}
 	return under
-}
-
-func nameErrors(object metav1.Object) (errs field.ErrorList) {
-	path := field.NewPath("metadata", "name")
-	if object.GetName() == "" && object.GetGenerateName() == "" {
-		return field.ErrorList{field.Required(path, "name or generateName is required")}
-	}
-	if object.GetName() != "" {
-		for _, message := range validation.IsDNS1123Subdomain(object.GetName()) {
-			errs = append(errs, field.Invalid(path, object.GetName(), message))
-		}
-	}
-	return errs
 }
 
 // step is one part of the path of a field: a name, an index, or a key.

@@ -47,6 +47,10 @@ a.yaml:1: error: WorkloadSpread web: no kind "WorkloadSpread" is registered for 
 		"a name that no object can have": {map[string]string{"a.yaml": strings.Replace(valid, "name: web}", "name: Web}", 1)}, `
 a.yaml:3: error: WorkloadSpread Web metadata.name: Invalid value: "Web": a lowercase RFC 1123 subdomain
 1 WorkloadSpread and 0 PodUnavailableBudgets: 1 mistake, 0 warnings`},
+		"a name that is generated": {map[string]string{"a.yaml": strings.Replace(valid, "name: web}", "generateName: web-}", 1)}, "1 WorkloadSpread and 0 PodUnavailableBudgets: 0 mistakes, 0 warnings"},
+		"a label that no object can have": {map[string]string{"a.yaml": strings.Replace(valid, "name: web}", "name: web, labels: {app: \"-\"}}", 1)}, `
+a.yaml:3: error: WorkloadSpread web metadata.labels: Invalid value: "-": a valid label must be
+1 WorkloadSpread and 0 PodUnavailableBudgets: 1 mistake, 0 warnings`},
 		"a warning is no failure": {map[string]string{"a.yaml": header + target + "  subsets:\n  - name: a\n  - name: b\n"}, `
 a.yaml:7: warning: WorkloadSpread web spec.subsets[0]: has no maxReplicas, so with type: Fixed no pod reaches the subsets after it
 1 WorkloadSpread and 0 PodUnavailableBudgets: 0 mistakes, 1 warning`},
