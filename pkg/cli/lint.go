@@ -274,7 +274,11 @@ func (l *linter) readObject(file string, node *yamlnodes.Node, text []byte) {
 		return
 	}
 	d := document{file: file, kind: header.Kind, name: header.Name, node: node}
-	if !mentionsOurs.Match(text) {
+	kind := text
+	if header.Kind != "" { // others may refer to ours, as an autoscaler does
+		kind = []byte("kind: " + header.Kind)
+	}
+	if !mentionsOurs.Match(kind) {
 		l.readWorkload(&header, text)
 		return
 	}

@@ -97,6 +97,8 @@ a.yaml:16: error: FederatedReplicaSet web spec.preferences.clusters[west].weight
    "maxReplicas": -1}]}}]}`}, `
 a.json:5: error: WorkloadSpread web spec.subsets[0].maxReplicas: Invalid value: -1: must not be negative
 1 WorkloadSpread and 0 PodUnavailableBudgets: 1 mistake, 0 warnings`},
+		"an object that refers to one of ours": {map[string]string{"a.yaml": "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: web}\n" +
+			"spec: {scaleTargetRef: {apiVersion: apps.kruise.io/v1alpha1, kind: UnitedDeployment, name: web}}\n"}, "0 WorkloadSpreads and 0 PodUnavailableBudgets: 0 mistakes, 0 warnings"},
 		"other objects": {map[string]string{"a.yaml": "kind: Service\n---\n\n---\n# nothing\n---\n[1, 2]\n", "notes.txt": "kind: WorkloadSpread {"}, "0 WorkloadSpreads and 0 PodUnavailableBudgets: 0 mistakes, 0 warnings"},
 	} {
 		t.Run(name, func(t *testing.T) {
