@@ -99,13 +99,14 @@ func doubtAbout(pod *corev1.Pod) (d doubt) {
 	} else if name != "" {
 		return doubt{why: "container " + name + " restarts once its node has room for its resize"}
 	}
-	// A pod that was changed before it was protected is in no ledger, so these two find it.
-	if at := lastWrite(pod, "f:resources", boundAt(pod)); at != 0 && !isInfeasible(pod) {
+	// A pod that was changed before it was protected is in no ledger, so these two find it. Writes before it had a node
+	// restart no container.
+	if at := lastWrite(pod, "f:resources", podstate.BoundSince(pod)); at != 0 && !isInfeasible(pod) {
 		if name := containerThat(pod, restartsForResources); name != "" {
 			d = doubt{"container " + name + " may restart for its new resources", at, restartTime + stopTime(pod)}
 		}
 	}
-	if at := lastWrite(pod, "f:image", boundAt(pod)); at > d.change {
+	if at := lastWrite(pod, "f:image", podstate.BoundSince(pod)); at > d.change {
 		if name := containerThat(pod, func(container *corev1.Container, status *corev1.ContainerStatus) bool {
 			_, started := startedAfter(pod, status, at)
 			return runsOtherTag(container, status) && !started
@@ -196,12 +197,4 @@ func lastWrite(pod *corev1.Pod, field string, since time.Time) (latest int64) {
 		}
 	}
 	return latest
-}
-
-// boundAt is when the pod got its node, or the zero time if that is not known. Earlier writes restart no container.
-func boundAt(pod *corev1.Pod) time.Time {
-	if c := podstate.Condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionTrue {
-		return c.LastTransitionTime.Time
-	}
-	return time.Time{}
 }

@@ -42,7 +42,16 @@ func IsUnschedulable(pod *corev1.Pod) (unschedulable bool, since time.Time) {
 	return true, c.LastTransitionTime.Time
 }
 
-// Condition is the first condition of a type, as Kubernetes reads it, or nil.
+// BoundSince is since when a pod has its node. Zero if its conditions do not say it.
+func BoundSince(pod *corev1.Pod) time.Time {
+	if c := Condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionTrue {
+		return c.LastTransitionTime.Time
+	}
+	return time.Time{}
+}
+
+// Condition is the first condition of a type, which is the one that Kubernetes uses if there are several. It is nil if
+// there is none.
 func Condition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == of {

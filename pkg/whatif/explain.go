@@ -8,18 +8,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/fit"
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/subset"
 )
@@ -134,7 +133,7 @@ func explainPod(ctx context.Context, e *Engine, pod *corev1.Pod) (*podReport, er
 		r.Why = "it has ended or is being deleted, and takes no slot"
 	case pod.Spec.NodeName != "":
 		waits := func(open int) string {
-			return report.Waits(divided.Spread, policy, open, boundSince(pod), e.Now()).Clause()
+			return report.Waits(divided.Spread, policy, open, podstate.BoundSince(pod), e.Now()).Clause()
 		}
 		if known && !adopted {
 			r.Why = whyByOrdinal(r, home, index, waits)
@@ -189,18 +188,10 @@ func (t *Tier) survey(ctx context.Context, e *Engine, rooms *fit.Rooms, d *Divid
 
 // lastWord is the scheduler's last message about a pod that it found no node for.
 func lastWord(pod *corev1.Pod) string {
-	if _, c := podutil.GetPodCondition(&pod.Status, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+	if c := podstate.Condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
 		return c.Message
 	}
 	return ""
-}
-
-// boundSince is since when a pod has its node. Zero if its conditions do not say it.
-func boundSince(pod *corev1.Pod) time.Time {
-	if _, c := podutil.GetPodCondition(&pod.Status, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionTrue {
-		return c.LastTransitionTime.Time
-	}
-	return time.Time{}
 }
 
 // why a pod is on its node. waits says what keeps it from an open subset.

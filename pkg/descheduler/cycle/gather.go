@@ -11,12 +11,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/moves"
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -209,7 +209,7 @@ func (c *Cycle) spreadOf(ctx context.Context, byKey map[types.NamespacedName]*sp
 func (c *Cycle) observe(pod *corev1.Pod) moves.Pod {
 	observed := moves.Pod{Pod: subset.Observe(pod, c.snapshot.Node(pod.Spec.NodeName))}
 	observed.OfJob = workload.IsOfJob(pod)
-	_, condition := podutil.GetPodCondition(&pod.Status, corev1.PodScheduled)
+	condition := podstate.Condition(pod, corev1.PodScheduled)
 	switch {
 	case condition == nil:
 	case pod.Spec.NodeName != "":
