@@ -2,12 +2,10 @@ package ui
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
@@ -17,30 +15,14 @@ const (
 	askTimeout  = 4 * time.Second
 )
 
-// following knows whether the API server answers.
-type following struct {
-	clock clock.WithTicker
-
-	mu sync.Mutex
-	// notAnswering is why the API server does not answer. Empty if it does.
-	notAnswering string
-}
-
-// problem is why the page may be out of date. Empty if it is not.
-func (f *following) problem() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.notAnswering
-}
-
-// ask calls the API server at intervals until the context ends.
-func (f *following) ask(ctx context.Context, mgr ctrl.Manager) {
+// ask calls the API server at intervals until the context ends, to know whether it answers.
+func (p *Page) ask(ctx context.Context, mgr ctrl.Manager) {
 	client, err := kubernetes.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
-		f.setNotAnswering(err.Error())
+		p.trouble.Store(err.Error())
 		return
 	}
-	ticker := f.clock.NewTicker(askInterval)
+	ticker := p.clock.NewTicker(askInterval)
 	defer ticker.Stop()
 	for {
 		asking, cancel := context.WithTimeout(ctx, askTimeout)
@@ -51,11 +33,11 @@ func (f *following) ask(ctx context.Context, mgr ctrl.Manager) {
 		}
 		switch {
 		case err == nil, apierrors.IsForbidden(err): // which is an answer too
-			f.setNotAnswering("")
+			p.trouble.Store("")
 		case apierrors.IsUnauthorized(err):
-			f.setNotAnswering("the API server rejects your credentials")
+			p.trouble.Store("the API server rejects your credentials")
 		default:
-			f.setNotAnswering("the API server does not answer")
+			p.trouble.Store("the API server does not answer")
 		}
 		select {
 		case <-ticker.C():
@@ -63,10 +45,4 @@ func (f *following) ask(ctx context.Context, mgr ctrl.Manager) {
 			return
 		}
 	}
-}
-
-func (f *following) setNotAnswering(why string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.notAnswering = why
 }

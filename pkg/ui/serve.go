@@ -119,7 +119,8 @@ func (p *Page) writeEvents(ctx context.Context, w http.ResponseWriter, reader <-
 }
 
 func (p *Page) writeHeartbeat(write func(frame) error) error {
-	f, err := encode("beat", heartbeat{p.following.problem(), p.clock.Now()})
+	trouble, _ := p.trouble.Load().(string)
+	f, err := encode("beat", heartbeat{trouble, p.clock.Now()})
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ import (
 func newPage(t *testing.T, f *fixture) (*Page, *clocktesting.FakeClock) {
 	t.Helper()
 	clock := clocktesting.NewFakeClock(time.Now()) // by which connections have their deadlines
-	return &Page{clock: clock, stream: newStream(f.board, Title{Cluster: "test"}, clock), following: &following{clock: clock}, ended: make(chan struct{})}, clock
+	return &Page{clock: clock, stream: newStream(f.board, Title{Cluster: "test"}, clock), ended: make(chan struct{})}, clock
 }
 
 func TestThePageIsReadOnly(t *testing.T) {
@@ -148,7 +148,7 @@ func TestABrowserIsToldOverTheWire(t *testing.T) {
 	if got, want := next(), `news {"pods":[{"uid":"uid-a","namespace":"shop","name":"a","node":"n1","spread":"shop/web-spread","subset":"own","phase":"ready"}]}`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	page.following.setNotAnswering("the API server does not answer")
+	page.trouble.Store("the API server does not answer")
 	clock.Step(heartbeatInterval)
 	if got, want := beat(), beatAt(t, "the API server does not answer", clock); got != want {
 		t.Errorf("got %s, want %s", got, want)

@@ -3,6 +3,7 @@ package ui
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -39,16 +40,16 @@ type Options struct {
 	// Secret is the first part of the path of the page. Whoever does not know it gets nothing, also on a machine that
 	// others share. Empty for none.
 	Secret string
-	// Clock is the real one if nil.
-	Clock clock.WithTicker
 }
 
 // Page follows a cluster.
 type Page struct {
-	clock     clock.WithTicker
-	stream    *stream
-	following *following
-	secret    string
+	clock  clock.WithTicker
+	stream *stream
+	secret string
+	// trouble is a string that says why the page may be out of date: the API server does not answer. Empty or nothing
+	// if it does.
+	trouble atomic.Value
 	// ended is closed when nothing is followed any more. endedBy says why.
 	ended   chan struct{}
 	endedBy error
@@ -57,9 +58,6 @@ type Page struct {
 // Open reads the cluster and returns a page that follows it until the context ends. It needs the rights to list and
 // watch nodes, pods, WorkloadSpreads and the built-in owners of pods. Its error names a missing right.
 func Open(ctx context.Context, config *rest.Config, options Options) (*Page, error) {
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme, unitedv1beta1.AddToScheme, federationv1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -74,7 +72,7 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 	if err != nil {
 		return nil, err
 	}
-	p := &Page{secret: options.Secret, clock: options.Clock, following: &following{clock: options.Clock}, ended: make(chan struct{})}
+	p := &Page{secret: options.Secret, clock: clock.RealClock{}, ended: make(chan struct{})}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                 scheme,
 		Cache:                  cacheOptions(options.Namespace),
@@ -85,11 +83,11 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 	if err != nil {
 		return nil, err
 	}
-	owners, err := lineage.New(ctx, mgr, lineage.Options{Clock: options.Clock})
+	owners, err := lineage.New(ctx, mgr, lineage.Options{})
 	if err != nil {
 		return nil, err
 	}
-	p.stream = newStream(newBoard(owners, options.Clock), options.Title, options.Clock)
+	p.stream = newStream(newBoard(owners, p.clock), options.Title, p.clock)
 	synced, err := p.addHandlers(ctx, mgr, owners, shown)
 	if err != nil {
 		return nil, err
@@ -114,7 +112,7 @@ func Open(ctx context.Context, config *rest.Config, options Options) (*Page, err
 		return nil, err
 	}
 	go p.stream.run(ctx)
-	go p.following.ask(ctx, mgr)
+	go p.ask(ctx, mgr)
 	return p, nil
 }
 
