@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	nodeutil "k8s.io/component-helpers/node/util"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
@@ -179,7 +180,8 @@ func (b *board) put(object metav1.Object) {
 	case *corev1.Node:
 		b.putNode(o)
 	case *corev1.Pod:
-		b.putPod(o)
+		b.pods[keyOf(o)] = o
+		b.shownPods.stale.Insert(keyOf(o))
 	default:
 		b.putSpread(o)
 	}
@@ -219,12 +221,6 @@ func (b *board) moveNode(name string) {
 			b.shownPods.stale.Insert(key)
 		}
 	}
-}
-
-func (b *board) putPod(pod *corev1.Pod) {
-	key := keyOf(pod)
-	b.pods[key] = pod
-	b.shownPods.stale.Insert(key)
 }
 
 func (b *board) dropPod(key types.NamespacedName) {
@@ -292,7 +288,7 @@ func (b *board) news(ctx context.Context) (*News, error) {
 		return nil, err
 	}
 	if b.staleKeys {
-		if keys := b.groupKeys(); !slices.EqualFunc(keys, b.keys, sameKey) {
+		if keys := b.groupKeys(); !reflect.DeepEqual(keys, b.keys) {
 			b.keys, n.Keys = keys, keys
 			for name := range b.nodes {
 				b.shownNodes.stale.Insert(name)
@@ -332,11 +328,8 @@ func (b *board) lookAtNode(name string) (*Node, error) {
 			shown.In[key.Label] = value
 		}
 	}
-	ready := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
-	switch {
-	case !ready:
+	switch _, ready := nodeutil.GetNodeCondition(&node.Status, corev1.NodeReady); {
+	case ready == nil || ready.Status != corev1.ConditionTrue:
 		shown.State = "not ready"
 	case node.Spec.Unschedulable:
 		shown.State = "cordoned"
@@ -432,16 +425,10 @@ func (b *board) lookAtSpread(key string) (*Spread, error) {
 		return nil, nil
 	}
 	shown := &Spread{Key: key, Order: []string{}, Report: report.Of(object, b.clock.Now())}
-	switch o := object.(type) {
-	case *v1beta1.WorkloadSpread:
-		for i := range o.Spec.Subsets {
-			shown.Order = append(shown.Order, o.Spec.Subsets[i].Name)
-		}
-	case *unitedv1beta1.UnitedDeployment:
-		for i := range o.Spec.Topology.Subsets {
-			shown.Order = append(shown.Order, o.Spec.Topology.Subsets[i].Name)
-		}
-	default:
+	for _, of := range subsetsOf(object) {
+		shown.Order = append(shown.Order, of.name)
+	}
+	if len(shown.Order) == 0 { // clusters
 		for i := range shown.Subsets {
 			shown.Order = append(shown.Order, shown.Subsets[i].Name)
 		}
@@ -449,19 +436,25 @@ func (b *board) lookAtSpread(key string) (*Spread, error) {
 	return shown, nil
 }
 
-// termsOf are the terms by which the subsets of an object select their nodes.
-func termsOf(object metav1.Object) (terms []*corev1.NodeSelectorTerm) {
+// subsetOf is a subset of an object's spec. Its term, by which it selects its nodes, may be nil.
+type subsetOf struct {
+	name string
+	term *corev1.NodeSelectorTerm
+}
+
+// subsetsOf are those of a spread or a UnitedDeployment.
+func subsetsOf(object metav1.Object) (all []subsetOf) {
 	switch o := object.(type) {
 	case *v1beta1.WorkloadSpread:
 		for i := range o.Spec.Subsets {
-			terms = append(terms, o.Spec.Subsets[i].RequiredNodeSelector)
+			all = append(all, subsetOf{o.Spec.Subsets[i].Name, o.Spec.Subsets[i].RequiredNodeSelector})
 		}
 	case *unitedv1beta1.UnitedDeployment:
 		for i := range o.Spec.Topology.Subsets {
-			terms = append(terms, o.Spec.Topology.Subsets[i].NodeSelectorTerm)
+			all = append(all, subsetOf{o.Spec.Topology.Subsets[i].Name, o.Spec.Topology.Subsets[i].NodeSelectorTerm})
 		}
 	}
-	return terms
+	return all
 }
 
 // groupKeys are the labels by which subsets select their nodes, and the zone. The label that most subsets use comes
@@ -471,11 +464,11 @@ func (b *board) groupKeys() []Key {
 	// places has, for each value of a label, the position of the first subset that selects it.
 	places := map[string]map[string]int{}
 	for _, object := range b.objects {
-		for i, term := range termsOf(object) {
-			if term == nil {
+		for i, of := range subsetsOf(object) {
+			if of.term == nil {
 				continue
 			}
-			for _, requirement := range term.MatchExpressions {
+			for _, requirement := range of.term.MatchExpressions {
 				selecting[requirement.Key]++
 				if requirement.Operator != corev1.NodeSelectorOpIn {
 					continue
@@ -512,8 +505,6 @@ func (b *board) groupKeys() []Key {
 	}
 	return keys
 }
-
-func sameKey(a, b Key) bool { return a.Label == b.Label && slices.Equal(a.Values, b.Values) }
 
 func (b *board) anyNodeHas(label string) bool {
 	for _, node := range b.nodes {

@@ -18,7 +18,7 @@ func telling(t *testing.T, f *fixture) *stream {
 
 func (s *stream) tellPod(t *testing.T, p *corev1.Pod) {
 	t.Helper()
-	s.change(func(b *board) { b.putPod(p) })
+	s.change(func(b *board) { b.put(p) })
 	if err := s.broadcast(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package ui
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -199,30 +200,15 @@ func keepOfPod(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
-	kept := &corev1.Pod{
-		ObjectMeta: pod.ObjectMeta,
-		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName},
-		Status:     corev1.PodStatus{Phase: pod.Status.Phase, Conditions: pod.Status.Conditions},
-	}
-	kept.ManagedFields, kept.Annotations = nil, nil
-	for _, key := range []string{v1beta1.MatchedAnnotation, v1beta1.AdmittedAnnotation} {
-		if value, found := pod.Annotations[key]; found {
-			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value)
-		}
-	}
-	return kept, nil
+	pod.Spec, pod.Status = corev1.PodSpec{NodeName: pod.Spec.NodeName}, corev1.PodStatus{Phase: pod.Status.Phase, Conditions: pod.Status.Conditions}
+	pod.ManagedFields = nil
+	maps.DeleteFunc(pod.Annotations, func(key, _ string) bool { return key != v1beta1.MatchedAnnotation && key != v1beta1.AdmittedAnnotation })
+	return pod, nil
 }
 
 func keepOfNode(obj any) (any, error) {
-	node, ok := obj.(*corev1.Node)
-	if !ok {
-		return obj, nil
+	if node, ok := obj.(*corev1.Node); ok {
+		node.ManagedFields, node.Annotations, node.Status = nil, nil, corev1.NodeStatus{Conditions: node.Status.Conditions}
 	}
-	kept := &corev1.Node{
-		ObjectMeta: node.ObjectMeta,
-		Spec:       corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable, Taints: node.Spec.Taints},
-		Status:     corev1.NodeStatus{Conditions: node.Status.Conditions},
-	}
-	kept.ManagedFields, kept.Annotations = nil, nil
-	return kept, nil
+	return obj, nil
 }
