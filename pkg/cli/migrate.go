@@ -55,10 +55,15 @@ var kruiseGates = []string{"PodUnavailableBudgetDeleteGate", "WorkloadSpread", "
 type migrateCommand struct {
 	out          io.Writer
 	from, backup string
-	dryRun       console.DryRun
-	cluster      *console.Cluster
-	writer       client.Client
+	// dryRun is as with kubectl: none or empty, client to send no write, or server to have the API server try each.
+	dryRun  string
+	cluster *console.Cluster
+	writer  client.Client
 }
+
+const dryRunClient, dryRunServer = "client", "server"
+
+func (c *migrateCommand) isDry() bool { return c.dryRun == dryRunClient || c.dryRun == dryRunServer }
 
 // stage is one step of a migration. A step that is done is not done again, so that the command can be repeated at any
 // time.
@@ -87,7 +92,10 @@ It never changes OpenKruise's Deployment, which belongs to its chart, and it doe
 			if c.from != "kruise" {
 				return fmt.Errorf("--from=%s: it must be kruise", c.from)
 			}
-			if !filepath.IsAbs(c.backup) && !c.dryRun.Is() {
+			if c.dryRun != "none" && !c.isDry() {
+				return fmt.Errorf("--dry-run=%s: it must be none, server or client", c.dryRun)
+			}
+			if !filepath.IsAbs(c.backup) && !c.isDry() {
 				return fmt.Errorf("--backup=%s: it must be an absolute path, so that each run finds the copies of the first one", c.backup)
 			}
 			return nil
@@ -96,12 +104,14 @@ It never changes OpenKruise's Deployment, which belongs to its chart, and it doe
 	}
 	cmd.Flags().StringVar(&c.from, "from", "", "What to migrate from: kruise.")
 	cmd.Flags().StringVar(&c.backup, "backup", "", "Absolute path of a directory for copies of everything that the command changes. A dry run needs none.")
-	c.dryRun.AddTo(cmd.Flags())
+	cmd.Flags().StringVar(&c.dryRun, "dry-run", "none", `Must be "none", "server" (the API server tries each write) or "client" (no write is sent).`)
 	return cmd
 }
 
 func (c *migrateCommand) run(ctx context.Context, cluster *console.Cluster, _ []string) error {
-	c.cluster, c.writer = cluster, c.dryRun.Writer(cluster)
+	if c.cluster, c.writer = cluster, cluster; c.dryRun == dryRunServer {
+		c.writer = client.NewDryRunClient(cluster)
+	}
 	left, yours := false, false
 	for _, s := range []stage{
 		{"save", c.checkSaved, c.save},
@@ -117,7 +127,7 @@ func (c *migrateCommand) run(ctx context.Context, cluster *console.Cluster, _ []
 		}
 		todo := needed != ""
 		yours = yours || todo && s.do == nil
-		if todo && !yours && c.dryRun != console.DryRunClient {
+		if todo && !yours && c.dryRun != dryRunClient {
 			// OpenKruise and Berth write the same objects meanwhile.
 			if err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { return s.do(ctx) }); err != nil {
 				return fmt.Errorf("step %s: %w", s.name, err)
@@ -127,7 +137,7 @@ func (c *migrateCommand) run(ctx context.Context, cluster *console.Cluster, _ []
 		switch {
 		case !todo:
 			needed = "nothing to do"
-		case c.dryRun.Is():
+		case c.isDry():
 			result = "needed"
 		case yours:
 			result = "yours"
@@ -136,7 +146,7 @@ func (c *migrateCommand) run(ctx context.Context, cluster *console.Cluster, _ []
 			return err
 		}
 		left = left || result != "done"
-		if left && !c.dryRun.Is() {
+		if left && !c.isDry() {
 			break
 		}
 	}
@@ -187,7 +197,7 @@ func (c *migrateCommand) checkSaved(ctx context.Context) (string, error) {
 	}
 	definitions, err := c.definitions(ctx)
 	for _, definition := range definitions {
-		if !c.dryRun.Is() && definition.Spec.Versions[0].Name == unserved {
+		if !c.isDry() && definition.Spec.Versions[0].Name == unserved {
 			return "", fmt.Errorf("--backup %s has no copies, and the migration has begun: name the directory that its first run has written", c.backup)
 		}
 	}
@@ -196,7 +206,7 @@ func (c *migrateCommand) checkSaved(ctx context.Context) (string, error) {
 
 // save writes the definitions last: checkSaved looks for them.
 func (c *migrateCommand) save(ctx context.Context) error {
-	if c.dryRun.Is() { // the copies are files
+	if c.isDry() { // the copies are files
 		return nil
 	}
 	if err := os.MkdirAll(c.backup, 0o750); err != nil {

@@ -129,7 +129,7 @@ func TestMigrate(t *testing.T) {
 	const old, berths = "v1alpha1 true true, v1beta1 true false, Berth's false; ", "v1alpha0 false false, v1alpha1 true false, v1beta1 true true, Berth's true; "
 	const before, after = old + old + "vpod.kb.io vworkloadspread.kb.io vpodunavailablebudget.kb.io template 2", berths + berths + "vpod.kb.io template 1"
 	var exit *console.ExitError
-	for _, dryRun := range []console.DryRun{console.DryRunClient, console.DryRunServer} {
+	for _, dryRun := range []string{dryRunClient, dryRunServer} {
 		if out, err := run(migrateCommand{dryRun: dryRun}); !errors.As(err, &exit) || !strings.Contains(out, "save needed") || !strings.Contains(out, "webhooks needed") || state() != before {
 			t.Errorf("%s dry run: %v, printed %s\n%s", dryRun, err, out, state())
 		}
@@ -163,6 +163,19 @@ func TestMigrate(t *testing.T) {
 	is := &apiextensionsv1.CustomResourceDefinition{}
 	if err := cluster.Get(t.Context(), client.ObjectKeyFromObject(united), is); err != nil || len(is.Spec.Versions) != 1 || is.Spec.Conversion != nil {
 		t.Errorf("the definition of UnitedDeployments, which stays OpenKruise's: %v, %+v", err, is.Spec)
+	}
+}
+
+func TestMigrateTakesDryRunAsKubectlDoes(t *testing.T) {
+	for args, want := range map[string]string{"": "--backup=", "--dry-run=none": "--backup=", "--dry-run=client": "", "--dry-run server": "", "--dry-run": "needs an argument", "--dry-run=true": "--dry-run=true: it must be"} {
+		cmd := newMigrate(nil, genericiooptions.NewTestIOStreamsDiscard())
+		err := cmd.ParseFlags(append([]string{"--from=kruise"}, strings.Fields(args)...))
+		if err == nil {
+			err = cmd.PreRunE(cmd, nil)
+		}
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", args, err)
+		}
 	}
 }
 
