@@ -37,10 +37,8 @@ import (
 	spreadcontroller "github.com/berth-project/berth/pkg/controller/spread"
 	unitedcontroller "github.com/berth-project/berth/pkg/controller/united"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
-	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
-	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/guard"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/members"
@@ -191,12 +189,8 @@ func run(ctx context.Context, f flags) error {
 		return fmt.Errorf("--budget-expiry is %s: must be at least %s, because an allowed request may take that long to happen", f.budgetExpiry, shortest)
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme, unitedv1beta1.AddToScheme, federationv1alpha1.AddToScheme, sidecarv1beta1.AddToScheme,
-	} {
-		if err := add(scheme); err != nil {
-			return fmt.Errorf("registering types: %w", err)
-		}
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), versions.AddStored(scheme)); err != nil {
+		return fmt.Errorf("registering types: %w", err)
 	}
 	var err error
 	if f.webhook.TLS, err = f.tls(); err != nil {

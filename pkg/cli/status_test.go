@@ -27,9 +27,9 @@ import (
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
-	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/test/testkit"
 )
@@ -92,7 +92,7 @@ func TestWhatHappensNext(t *testing.T) {
 func clusterOf(t *testing.T, objects ...client.Object) *console.Cluster {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := errors.Join(v1beta1.AddToScheme(scheme), policyv1beta1.AddToScheme(scheme), unitedv1beta1.AddToScheme(scheme), federationv1alpha1.AddToScheme(scheme), sidecarv1beta1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), clientgoscheme.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), versions.AddStored(scheme)); err != nil {
 		t.Fatal(err)
 	}
 	byName := func(object client.Object) []string { return []string{object.GetName()} }

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync/atomic"
@@ -28,6 +29,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -60,10 +62,8 @@ type Page struct {
 // watch nodes, pods, WorkloadSpreads and the built-in owners of pods. Its error names a missing right.
 func Open(ctx context.Context, config *rest.Config, options Options) (*Page, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme, unitedv1beta1.AddToScheme, federationv1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("registering types: %w", err)
-		}
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), versions.AddStored(scheme)); err != nil {
+		return nil, fmt.Errorf("registering types: %w", err)
 	}
 	reader, err := client.New(config, client.Options{Scheme: scheme})
 	if err != nil {

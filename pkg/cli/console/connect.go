@@ -4,6 +4,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	goflag "flag"
 	"fmt"
 
@@ -16,11 +17,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
-	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
-	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
-	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/version"
 )
 
@@ -76,12 +73,8 @@ func Connect(flags *Flags) (*Cluster, error) {
 		return nil, err
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme, unitedv1beta1.AddToScheme, federationv1alpha1.AddToScheme, sidecarv1beta1.AddToScheme,
-	} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("registering types: %w", err)
-		}
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), versions.AddStored(scheme)); err != nil {
+		return nil, fmt.Errorf("registering types: %w", err)
 	}
 	config.UserAgent = rest.DefaultKubernetesUserAgent()
 	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})

@@ -148,10 +148,16 @@ func ErrorInWords(gvk schema.GroupVersionKind, err error) error {
 	return errors.New(InWords(gvk, err.Error()))
 }
 
-// AddToScheme registers the types of all versions. Programs that read and write objects in a cluster register only the hub.
+// AddToScheme registers the types of all versions.
 func AddToScheme(scheme *runtime.Scheme) error {
-	return errors.Join(v1beta1.AddToScheme(scheme), oldapps.AddToScheme(scheme), policyv1beta1.AddToScheme(scheme), oldpolicy.AddToScheme(scheme),
-		unitedv1beta1.AddToScheme(scheme), oldunited.AddToScheme(scheme), sidecarv1beta1.AddToScheme(scheme), oldsidecar.AddToScheme(scheme))
+	return errors.Join(AddStored(scheme), oldapps.AddToScheme(scheme), oldpolicy.AddToScheme(scheme), oldunited.AddToScheme(scheme), oldsidecar.AddToScheme(scheme))
+}
+
+// AddStored registers the types of all kinds in the version that the API server stores, for programs that read and
+// write objects in a cluster. FederatedReplicaSet has one version.
+func AddStored(scheme *runtime.Scheme) error {
+	return errors.Join(v1beta1.AddToScheme(scheme), policyv1beta1.AddToScheme(scheme), unitedv1beta1.AddToScheme(scheme), sidecarv1beta1.AddToScheme(scheme),
+		federationv1alpha1.AddToScheme(scheme))
 }
 
 // ToHub returns an object of any version in the version of the hub. Objects that are not of Berth, and objects of the hub, stay what they are.
@@ -173,7 +179,7 @@ func ToHub(object runtime.Object) (runtime.Object, error) {
 
 var strict = func() runtime.Decoder {
 	scheme := runtime.NewScheme()
-	utilruntime.Must(errors.Join(AddToScheme(scheme), federationv1alpha1.AddToScheme(scheme))) // the latter has one version
+	utilruntime.Must(AddToScheme(scheme))
 	return serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 }()
 
