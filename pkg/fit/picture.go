@@ -85,11 +85,11 @@ func (p *picture) remove(logger klog.Logger, pod *corev1.Pod) bool {
 	return true
 }
 
-// without calls a function while pods are off their nodes, and then puts those back that were there.
+// without calls a function while pods are off their nodes, and then puts those back that were there. A pod may be nil.
 func (p *picture) without(logger klog.Logger, pods []*corev1.Pod, do func() error) error {
 	var removed []*corev1.Pod
 	for _, pod := range pods {
-		if p.remove(logger, pod) {
+		if pod != nil && p.remove(logger, pod) {
 			removed = append(removed, pod)
 		}
 	}

@@ -3,7 +3,7 @@ package fit
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"errors"
 	"maps"
 	"slices"
 
@@ -76,12 +76,8 @@ func (r *Rooms) Place(ctx context.Context, pod, instead *corev1.Pod, may func(*c
 	if err := r.filters.unknown(pod); err != nil {
 		return "", Unknown, err
 	}
-	var replaced []*corev1.Pod
-	if instead != nil {
-		replaced = []*corev1.Pod{instead}
-	}
 	picture, logger, state := r.filters.picture, klog.FromContext(ctx), framework.NewCycleState()
-	err := picture.without(logger, replaced, func() (err error) {
+	err := picture.without(logger, []*corev1.Pod{instead}, func() (err error) {
 		allowed := func(n *corev1.Node) bool { return (instead == nil || n.Name != instead.Spec.NodeName) && may(n) }
 		if len(r.leaving) > 0 && looksAtOthers(pod) {
 			after := sets.New[string]()
@@ -158,35 +154,46 @@ func looksAtOthers(pod *corev1.Pod) bool {
 	return pod.Spec.Affinity != nil && pod.Spec.Affinity.PodAffinity != nil || len(pod.Spec.TopologySpreadConstraints) > 0
 }
 
+// each calls a function with all nodes for which may is true, and with what the filters say of the pod there, or what
+// refuses it before them. It ends when the function returns false. State is empty before.
+func (r *Rooms) each(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, may func(*corev1.Node) bool, visit func(node *corev1.Node, status *fwk.Status) (more bool)) {
+	run := r.filters.framework
+	result, before, _ := run.RunPreFilterPlugins(ctx, state, pod)
+	for _, node := range r.filters.picture.nodes {
+		if !may(node.Node()) {
+			continue
+		}
+		status := before
+		switch {
+		case !before.IsSuccess():
+		case !result.AllNodes() && !result.NodeNames.Has(node.Node().Name):
+			status = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) didn't satisfy plugin(s) before filters")
+		default:
+			status = run.RunFilterPlugins(ctx, state, pod, node)
+		}
+		if !visit(node.Node(), status) {
+			return
+		}
+	}
+}
+
 // filter calls a function with the nodes that take a pod, of those for which may is true, for as long as it returns
 // true. Without such a node the verdict is not Fits, and the error says why. State is empty before.
 func (r *Rooms) filter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, may func(*corev1.Node) bool, fits func(node string) (more bool)) (Verdict, error) {
-	run := r.filters.framework
-	result, status, _ := run.RunPreFilterPlugins(ctx, state, pod)
-	if !status.IsSuccess() {
-		if status.IsRejected() {
-			return DoesNotFit, status.AsError()
-		}
-		return Unknown, status.AsError()
-	}
-	verdict, why := DoesNotFit, fmt.Errorf("no node may be used")
-	for _, node := range r.filters.picture.nodes {
-		if !result.AllNodes() && !result.NodeNames.Has(node.Node().Name) || !may(node.Node()) {
-			continue
-		}
-		status := run.RunFilterPlugins(ctx, state, pod, node)
+	verdict, why := DoesNotFit, errors.New("no node may be used")
+	r.each(ctx, state, pod, may, func(node *corev1.Node, status *fwk.Status) bool {
 		switch {
 		case status.IsSuccess():
-			if verdict, why = Fits, nil; !fits(node.Node().Name) {
-				return verdict, why
-			}
+			verdict, why = Fits, nil
+			return fits(node.Name)
 		case verdict == Fits:
 		case !status.IsRejected():
 			verdict, why = Unknown, status.AsError()
 		case verdict == DoesNotFit:
 			why = status.AsError()
 		}
-	}
+		return true
+	})
 	return verdict, why
 }
 
@@ -202,48 +209,27 @@ type Survey struct {
 
 // Survey asks about all nodes for which may is true. The pod instead, which may be nil, counts as gone.
 func (r *Rooms) Survey(ctx context.Context, pod, instead *corev1.Pod, may func(*corev1.Node) bool) (survey Survey, err error) {
-	picture, run, state := r.filters.picture, r.filters.framework, framework.NewCycleState()
-	if instead != nil && picture.remove(klog.FromContext(ctx), instead) {
-		defer func() {
-			if addErr := picture.add(instead); err == nil {
-				err = addErr
-			}
-		}()
-	}
 	if survey.Unknown = r.filters.unknown(pod); survey.Unknown != nil {
 		return survey, nil
 	}
 	survey.Refused = map[string]int{}
-	refuse := func(status *fwk.Status) {
-		for _, reason := range status.Reasons() {
-			survey.Refused[reason]++
-		}
-	}
-	result, before, _ := run.RunPreFilterPlugins(ctx, state, pod)
-	if before.Code() == fwk.Error {
-		return survey, before.AsError()
-	}
-	for _, node := range picture.nodes {
-		if !may(node.Node()) {
-			continue
-		}
-		survey.Nodes++
-		switch {
-		case !before.IsSuccess():
-			refuse(before)
-			continue
-		case !result.AllNodes() && !result.NodeNames.Has(node.Node().Name):
-			survey.Refused["node(s) didn't satisfy plugin(s) before filters"]++
-			continue
-		}
-		switch status := run.RunFilterPlugins(ctx, state, pod, node); {
-		case status.IsSuccess():
-			survey.Fit++
-		case status.Code() == fwk.Error:
-			return survey, status.AsError()
-		default:
-			refuse(status)
-		}
-	}
-	return survey, nil
+	err = r.filters.picture.without(klog.FromContext(ctx), []*corev1.Pod{instead}, func() (err error) {
+		r.each(ctx, framework.NewCycleState(), pod, may, func(_ *corev1.Node, status *fwk.Status) bool {
+			survey.Nodes++
+			switch {
+			case status.IsSuccess():
+				survey.Fit++
+			case status.Code() == fwk.Error:
+				err = status.AsError()
+				return false
+			default:
+				for _, reason := range status.Reasons() {
+					survey.Refused[reason]++
+				}
+			}
+			return true
+		})
+		return err
+	})
+	return survey, err
 }
