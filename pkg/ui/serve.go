@@ -82,49 +82,38 @@ func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 
 func (p *Page) writeEvents(ctx context.Context, w http.ResponseWriter, reader <-chan frame) error {
 	control := http.NewResponseController(w)
-	write := func(f frame) error {
+	ticker := p.clock.NewTicker(heartbeatInterval)
+	defer ticker.Stop()
+	beat, err := p.beat()
+	next := append(frame("retry: 1000\n\n"), beat...) // a disconnected browser reconnects after a second
+	for err == nil {
 		if err := control.SetWriteDeadline(p.clock.Now().Add(writeTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 			return err
 		}
-		if _, err := w.Write(f); err != nil {
+		if _, err := w.Write(next); err != nil {
 			return err
 		}
-		return control.Flush()
-	}
-	if err := write(frame("retry: 1000\n\n")); err != nil { // a disconnected browser reconnects after a second
-		return err
-	}
-	if err := p.writeHeartbeat(write); err != nil {
-		return err
-	}
-	ticker := p.clock.NewTicker(heartbeatInterval)
-	defer ticker.Stop()
-	for {
+		if err := control.Flush(); err != nil {
+			return err
+		}
 		select {
 		case f, keepsUp := <-reader:
 			if !keepsUp {
 				return errors.New("it does not keep up")
 			}
-			if err := write(f); err != nil {
-				return err
-			}
+			next = f
 		case <-ticker.C():
-			if err := p.writeHeartbeat(write); err != nil {
-				return err
-			}
+			next, err = p.beat()
 		case <-ctx.Done():
 			return nil
 		}
 	}
+	return err
 }
 
-func (p *Page) writeHeartbeat(write func(frame) error) error {
+func (p *Page) beat() (frame, error) {
 	trouble, _ := p.trouble.Load().(string)
-	f, err := encode("beat", heartbeat{trouble, p.clock.Now()})
-	if err != nil {
-		return err
-	}
-	return write(f)
+	return encode("beat", heartbeat{trouble, p.clock.Now()})
 }
 
 // Serve serves the page on a listener until the context ends, and then returns nil. It returns an error if the cluster
