@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -41,14 +42,7 @@ func ofFederated(frs *v1alpha1.FederatedReplicaSet, now time.Time) Report {
 		}
 		r.Subsets = append(r.Subsets, of)
 	}
-	switch {
-	case !r.Ready:
-		r.Next = r.Message
-	case r.Next != "":
-	case status.AvailableReplicas < r.Replicas:
-		r.Next = fmt.Sprintf("%d of %s are available", status.AvailableReplicas, Pods(r.Replicas, "", ""))
-	default:
-		r.Next = "nothing: every replica runs"
-	}
+	r.await(status.AvailableReplicas, "are available")
+	r.Next = cmp.Or(r.Next, "nothing: every replica runs")
 	return r
 }

@@ -102,6 +102,17 @@ func (r *Report) judge(ready *metav1.Condition, seen bool, program string) bool 
 	return true
 }
 
+// await says what is next of an object that names its replicas, unless something else comes first: what it lacks to be
+// Ready, or that only some of the replicas are as they should be.
+func (r *Report) await(n int32, are string) {
+	switch {
+	case !r.Ready:
+		r.Next = r.Message
+	case r.Next == "" && n < r.Replicas:
+		r.Next = fmt.Sprintf("%d of %s %s", n, Pods(r.Replicas, "", ""), are)
+	}
+}
+
 // Subset is one subset, or one cluster of a FederatedReplicaSet.
 type Subset struct {
 	Name string `json:"name"`

@@ -49,16 +49,8 @@ func ofUnited(ud *v1beta1.UnitedDeployment, now time.Time) Report {
 		}
 		r.Subsets = append(r.Subsets, of)
 	}
-	switch {
-	case !r.Ready:
-		r.Next = r.Message
-	case r.Next != "":
-	case status.UpdatedReplicas < r.Replicas:
-		r.Next = fmt.Sprintf("%d of %s have the new template", status.UpdatedReplicas, Pods(r.Replicas, "", ""))
-	case status.ReadyReplicas < r.Replicas:
-		r.Next = fmt.Sprintf("%d of %s are ready", status.ReadyReplicas, Pods(r.Replicas, "", ""))
-	default:
-		r.Next = "nothing: every replica runs"
-	}
+	r.await(status.UpdatedReplicas, "have the new template")
+	r.await(status.ReadyReplicas, "are ready")
+	r.Next = cmp.Or(r.Next, "nothing: every replica runs")
 	return r
 }
