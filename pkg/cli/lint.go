@@ -20,6 +20,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -94,7 +95,7 @@ func (c *lintCommand) run() error {
 	if len(c.files) == 0 {
 		return errors.New("say what to check with -f FILE or -f DIRECTORY")
 	}
-	l := &linter{workloads: map[string]runtime.Object{}, templates: map[string]template{}}
+	l := &linter{workloads: map[string]known{}}
 	for _, name := range c.files {
 		if err := c.read(l, name); err != nil {
 			return err
@@ -174,13 +175,13 @@ type linter struct {
 	// objects are those of Berth's kinds, and not nil.
 	objects  []located
 	findings []finding
-	// workloads and the pods that they make, by namespace, kind and name.
-	workloads map[string]runtime.Object
-	templates map[string]template
+	// workloads that say their replicas, by namespace, kind and name.
+	workloads map[string]known
 }
 
-// template is what a budget needs to know of a workload.
-type template struct {
+// known is a workload, and what a budget needs to know of it: the labels are those of its pods.
+type known struct {
+	object    runtime.Object
 	namespace string
 	of        budget.Workload
 	labels    labels.Set
@@ -315,25 +316,16 @@ func (l *linter) readWorkload(header *metav1.PartialObjectMetadata, text []byte)
 		return
 	}
 	object, _, err := clientgoscheme.Codecs.UniversalDeserializer().Decode(text, nil, nil)
-	if err != nil {
+	var content map[string]any
+	if errors.Join(err, yaml.Unmarshal(text, &content)) != nil {
 		return
 	}
-	var says struct {
-		Spec struct {
-			Replicas *int32
-			Template struct {
-				Metadata struct{ Labels map[string]string }
-			}
-		}
-	}
-	if err := yaml.Unmarshal(text, &says); err != nil {
-		return
-	}
-	if _, isJob := object.(*batchv1.Job); isJob || says.Spec.Replicas != nil {
+	_, saysReplicas, _ := unstructured.NestedFieldNoCopy(content, "spec", "replicas")
+	if _, isJob := object.(*batchv1.Job); isJob || saysReplicas {
 		key := keyIn(header.Namespace, workload.Owner{Kind: header.GroupVersionKind().GroupKind(), Name: header.Name})
-		replicas, _ := workload.ReplicasNow(object) // every built-in kind tells
-		l.workloads[key] = object
-		l.templates[key] = template{header.Namespace, budget.Workload{Name: header.Kind + " " + header.Name, Replicas: replicas}, says.Spec.Template.Metadata.Labels}
+		replicas, _ := workload.ReplicasNow(object)                                                     // every built-in kind tells
+		ofPods, _, _ := unstructured.NestedStringMap(content, "spec", "template", "metadata", "labels") // it was decoded
+		l.workloads[key] = known{object, header.Namespace, budget.Workload{Name: header.Kind + " " + header.Name, Replicas: replicas}, ofPods}
 	}
 }
 
@@ -391,12 +383,12 @@ func (l *linter) checkSpread(d *document, spread *v1beta1.WorkloadSpread, dividi
 		return
 	}
 	l.addWarnings(d, policy.Warnings)
-	of := l.workloads[target]
-	if of == nil {
+	of, found := l.workloads[target]
+	if !found {
 		return
 	}
-	if replicas, err := workload.Replicas(of, subset.ReplicaPaths(spread)); err == nil {
-		l.addWarnings(d, policy.WarningsAt(replicas, workload.MaxUnavailable(of), spec))
+	if replicas, err := workload.Replicas(of.object, subset.ReplicaPaths(spread)); err == nil {
+		l.addWarnings(d, policy.WarningsAt(replicas, workload.MaxUnavailable(of.object), spec))
 		plan := policy.Plan(replicas)
 		if _, unplaced := policy.Targets(&plan, replicas); unplaced > 0 && policy.WhenFull == v1beta1.WhenFullWait {
 			l.add(d, severityWarning, "spec.subsets", fmt.Sprintf("the quotas hold %d of the %d replicas of %s %s; with whenFull: Wait the other pods wait until others end",
@@ -431,8 +423,8 @@ func (l *linter) checkBudget(d *document, pub *policyv1beta1.PodUnavailableBudge
 
 // under are the workloads of the files whose pods a budget selects, in the order of their names.
 func (l *linter) under(namespace string, policy *budget.Policy) (under []budget.Workload) {
-	for _, key := range slices.Sorted(maps.Keys(l.templates)) {
-		if t := l.templates[key]; t.namespace == namespace && policy.Selector.Matches(t.labels) {
+	for _, key := range slices.Sorted(maps.Keys(l.workloads)) {
+		if t := l.workloads[key]; t.namespace == namespace && policy.Selector.Matches(t.labels) {
 			under = append(under, t.of)
 		}
 	}
