@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"text/tabwriter"
 
@@ -31,7 +32,7 @@ func statusCommand() *cobra.Command {
 			fmt.Fprintln(table, "NAME\tPID\tSTATE\tADDRESS\tRESTARTS")
 			for _, component := range current.Components {
 				fmt.Fprintf(table, "%s-%d\t%d\t%s\t%s\t%d\n",
-					component.Name, component.Replica, component.PID, component.State, orDash(component.Address), component.Restarts)
+					component.Name, component.Replica, component.PID, component.State, cmp.Or(component.Address, "-"), component.Restarts)
 			}
 			if err := table.Flush(); err != nil {
 				return err
@@ -50,11 +51,4 @@ func statusCommand() *cobra.Command {
 	}
 	addNameFlag(command.Flags(), &name)
 	return command
-}
-
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -150,7 +151,7 @@ func (c Config) complete() (Config, error) {
 	var problems []error
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 
-	c.Name = orDefault(c.Name, DefaultName)
+	c.Name = cmp.Or(c.Name, DefaultName)
 	if err := CheckName(c.Name); err != nil {
 		problems = append(problems, err)
 	}
@@ -202,16 +203,16 @@ func (c Config) complete() (Config, error) {
 	}
 
 	var err error
-	if c.Dir, err = filepath.Abs(orDefault(c.Dir, filepath.Join(".sandbox", c.Name))); err != nil {
+	if c.Dir, err = filepath.Abs(cmp.Or(c.Dir, filepath.Join(".sandbox", c.Name))); err != nil {
 		problem("dir: %w", err)
 	}
-	if c.AuditLogPath, err = filepath.Abs(orDefault(c.AuditLogPath, filepath.Join(c.Dir, "audit.log"))); err != nil {
+	if c.AuditLogPath, err = filepath.Abs(cmp.Or(c.AuditLogPath, filepath.Join(c.Dir, "audit.log"))); err != nil {
 		problem("audit log: %w", err)
 	}
-	if c.BinDir, err = filepath.Abs(orDefault(c.BinDir, DefaultBinDir)); err != nil {
+	if c.BinDir, err = filepath.Abs(cmp.Or(c.BinDir, DefaultBinDir)); err != nil {
 		problem("bin dir: %w", err)
 	}
-	if c.Kubeconfig, err = filepath.Abs(orDefault(c.Kubeconfig, filepath.Join(c.Dir, "kubeconfig"))); err != nil {
+	if c.Kubeconfig, err = filepath.Abs(cmp.Or(c.Kubeconfig, filepath.Join(c.Dir, "kubeconfig"))); err != nil {
 		problem("kubeconfig: %w", err)
 	}
 	return c, errors.Join(problems...)
@@ -260,11 +261,4 @@ func processorOf(path string) elf.Machine {
 	}
 	defer file.Close()
 	return file.Machine
-}
-
-func orDefault(value, fallback string) string {
-	if value == "" {
-		return fallback
-	}
-	return value
 }

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	_ "embed"
@@ -177,7 +178,7 @@ func (s *Sandbox) controllerManager() part {
 				fmt.Sprintf("--secure-port=%d", in.Port(securePort)),
 				"--cert-dir=" + in.Dir,
 				"--leader-elect=false",
-				"--controllers=" + orDefault(strings.Join(s.config.Controllers, ","), "*"),
+				"--controllers=" + cmp.Or(strings.Join(s.config.Controllers, ","), "*"),
 				// Each controller runs as its own user, with the permissions of a real cluster.
 				"--use-service-account-credentials=true",
 				"--service-account-private-key-file=" + s.credentials.serviceAccountKeyFile(),

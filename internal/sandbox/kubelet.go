@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -139,7 +140,7 @@ func (s *Sandbox) kubelet() part {
 	return part{
 		eachUser: true,
 		Component: Component{
-			Name: Kubelet, Replicas: s.config.Kubelets, Binary: orDefault(s.config.KubeletBinary, Kubelet), User: "system:node:" + Kubelet, Groups: []string{"system:nodes"},
+			Name: Kubelet, Replicas: s.config.Kubelets, Binary: cmp.Or(s.config.KubeletBinary, Kubelet), User: "system:node:" + Kubelet, Groups: []string{"system:nodes"},
 			Args: func(in Instance) ([]string, error) {
 				health, secure := in.Port(healthPort), in.Port(securePort)
 				address := s.network.address(0, in.Replica+1)

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,7 +82,7 @@ func (a *applier) applyObject(ctx context.Context, object *unstructured.Unstruct
 	}
 	var client dynamic.ResourceInterface = a.client.Resource(mapping.Resource)
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-		client = a.client.Resource(mapping.Resource).Namespace(orDefault(object.GetNamespace(), metav1.NamespaceDefault))
+		client = a.client.Resource(mapping.Resource).Namespace(cmp.Or(object.GetNamespace(), metav1.NamespaceDefault))
 	}
 	options := metav1.ApplyOptions{FieldManager: fieldManager, Force: true}
 	if _, err := client.Apply(ctx, object.GetName(), object, options); err != nil {

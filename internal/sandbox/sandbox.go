@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -399,7 +400,7 @@ func (s *Sandbox) newProcess(part part, in Instance) (*process, error) {
 		replica:  in.Replica,
 		binary:   s.config.binary(part.Binary),
 		args:     args,
-		dir:      orDefault(part.workDir, in.Dir),
+		dir:      cmp.Or(part.workDir, in.Dir),
 		logPath:  filepath.Join(s.logDir(), fmt.Sprintf("%s-%d.log", part.Name, in.Replica)),
 		address:  in.ports.address(),
 		probe:    probe,
