@@ -198,9 +198,7 @@ func (p *Play) take(ctx context.Context, step Step, checked func(Checkpoint) err
 	case Delete:
 		return p.delete(ctx, a.Target)
 	case Cordon:
-		return p.cordon(ctx, a.Group, true)
-	case Uncordon:
-		return p.cordon(ctx, a.Group, false)
+		return p.cordon(ctx, a)
 	case Kill:
 		if err := p.waitForBurst(ctx); err != nil {
 			return err
@@ -234,9 +232,9 @@ func (p *Play) delete(ctx context.Context, ref Reference) error {
 	})
 }
 
-func (p *Play) cordon(ctx context.Context, group NodeGroup, unschedulable bool) error {
-	patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, unschedulable)
-	for _, name := range group.NodeNames() {
+func (p *Play) cordon(ctx context.Context, c Cordon) error {
+	patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, c.Unschedulable)
+	for _, name := range c.Group.NodeNames() {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.nodeName(name)}}
 		if err := p.client.Patch(ctx, node, client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
 			return err

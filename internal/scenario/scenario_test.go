@@ -110,8 +110,8 @@ func TestParseSteps(t *testing.T) {
 	group := NodeGroup{Name: "a", Count: 1}
 	want := []Step{
 		{Line: 25, Text: "kill scheduler", Action: Kill{Component: "scheduler"}},
-		{Line: 26, Text: "cordon a", Action: Cordon{Group: group}},
-		{Line: 27, Text: "uncordon a", Action: Uncordon{Group: group}},
+		{Line: 26, Text: "cordon a", Action: Cordon{Group: group, Unschedulable: true}},
+		{Line: 27, Text: "uncordon a", Action: Cordon{Group: group}},
 		{Line: 28, Text: "scale Deployment/web 2", Action: Scale{Target: Reference{Kind: "Deployment", Name: "web"}, Replicas: 2}},
 		{Line: 29, Text: "delete WorkloadSpread/web-spread", Action: Delete{Target: Reference{Kind: "WorkloadSpread", Name: "web-spread"}}},
 		{Line: 30, Text: "expect layout", Action: Expect{Section: "layout", Table: "web-spread\n"}},

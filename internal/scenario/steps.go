@@ -13,13 +13,12 @@ type Step struct {
 	// Line of the step in the file.
 	Line int
 	// Text of the step as written, without its comment.
-	Text string
-	// Action is an Apply, Scale, Delete, Cordon, Uncordon, Kill or Expect.
+	Text   string
 	Action Action
 }
 
-// Action is what a step does.
-type Action interface{ isAction() }
+// Action is what a step does: an Apply, Scale, Delete, Cordon, Kill or Expect.
+type Action any
 
 type (
 	// Apply creates objects, or replaces those of the same kind and name, including replicas.
@@ -31,10 +30,11 @@ type (
 	}
 	// Delete removes an object and the pods that belong to it.
 	Delete struct{ Target Reference }
-	// Cordon makes the nodes of a group unschedulable.
-	Cordon struct{ Group NodeGroup }
-	// Uncordon makes them schedulable again.
-	Uncordon struct{ Group NodeGroup }
+	// Cordon makes the nodes of a group unschedulable, or schedulable again.
+	Cordon struct {
+		Group         NodeGroup
+		Unschedulable bool
+	}
 	// Kill sends SIGKILL to one of Berth's components. The sandbox starts it again.
 	Kill struct{ Component string }
 	// Expect waits until the tables of all spreads, sorted by name and separated by empty lines, equal a section of the
@@ -45,22 +45,14 @@ type (
 	}
 )
 
-func (Apply) isAction()    {}
-func (Scale) isAction()    {}
-func (Delete) isAction()   {}
-func (Cordon) isAction()   {}
-func (Uncordon) isAction() {}
-func (Kill) isAction()     {}
-func (Expect) isAction()   {}
-
 // commands are the words that a step may begin with, with their parsers. A parser that returns nil has reported an
 // error.
 var commands = map[string]func(p *parser, line int, args []string) Action{
 	"apply":    parseApply,
 	"scale":    parseScale,
 	"delete":   parseDelete,
-	"cordon":   parseCordon,
-	"uncordon": parseUncordon,
+	"cordon":   parseCordon("cordon", true),
+	"uncordon": parseCordon("uncordon", false),
 	"kill":     parseKill,
 	"expect":   parseExpect,
 }
@@ -160,18 +152,13 @@ func (p *parser) reference(line int, word string) (Reference, bool) {
 	return target, true
 }
 
-func parseCordon(p *parser, line int, args []string) Action {
-	if group, ok := p.group(line, "cordon", args); ok {
-		return Cordon{Group: group}
+func parseCordon(command string, unschedulable bool) func(p *parser, line int, args []string) Action {
+	return func(p *parser, line int, args []string) Action {
+		if group, ok := p.group(line, command, args); ok {
+			return Cordon{group, unschedulable}
+		}
+		return nil
 	}
-	return nil
-}
-
-func parseUncordon(p *parser, line int, args []string) Action {
-	if group, ok := p.group(line, "uncordon", args); ok {
-		return Uncordon{Group: group}
-	}
-	return nil
 }
 
 func (p *parser) group(line int, command string, args []string) (NodeGroup, bool) {
