@@ -265,8 +265,8 @@ func isBerths(definition *apiextensionsv1.CustomResourceDefinition) bool {
 // checkConversion reads objects in the version that is not stored. The API server then asks the controller.
 func checkConversion(ctx context.Context, c *console.Cluster) (string, []string, error) {
 	var problems []string
-	for _, gvk := range versions.All() {
-		if gvk.Version == v1beta1.GroupVersion.Version || gvk.Kind == sidecarv1beta1.Kind.Kind { // nobody converts SidecarSets
+	for _, gvk := range versions.Old() {
+		if gvk.Kind == sidecarv1beta1.Kind.Kind { // which nobody converts
 			continue
 		}
 		list := &unstructured.UnstructuredList{}

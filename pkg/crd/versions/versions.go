@@ -9,7 +9,6 @@ package versions
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -27,81 +26,45 @@ import (
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 )
 
-// kind is one kind in all its versions.
+// kind is one kind in its two versions: the hub, and an older one.
 type kind struct {
 	hub schema.GroupVersionKind
-	// newHub makes an empty object of the hub.
-	newHub func() runtime.Object
-	spokes []spoke
-}
-
-// spoke is a version besides the hub. The functions are nil if it has the fields of the hub.
-type spoke struct {
-	version        string
+	old string
+	// The functions are nil if both versions have the same fields.
 	toHub, fromHub func(content map[string]any)
-	// inWords says a message about an object of the hub in the words of this version.
+	// inWords says a message about an object of the hub in the words of the older version.
 	inWords func(message string) string
 }
 
-var kinds = []kind{{
-	hub:    v1beta1.Kind,
-	newHub: func() runtime.Object { return &v1beta1.WorkloadSpread{} },
-	spokes: []spoke{{
-		version: oldapps.GroupVersion.Version,
-		toHub:   oldapps.ToHub,
-		fromHub: oldapps.FromHub,
-		inWords: oldapps.InWords,
-	}},
-}, {
-	hub:    policyv1beta1.Kind,
-	newHub: func() runtime.Object { return &policyv1beta1.PodUnavailableBudget{} },
-	spokes: []spoke{{
-		version: oldpolicy.GroupVersion.Version,
-		toHub:   oldpolicy.ToHub,
-		fromHub: oldpolicy.FromHub,
-		inWords: oldpolicy.InWords,
-	}},
-}, {
-	hub:    unitedv1beta1.Kind,
-	newHub: func() runtime.Object { return &unitedv1beta1.UnitedDeployment{} },
-	spokes: []spoke{{version: oldunited.GroupVersion.Version}},
-}, {
-	hub:    sidecarv1beta1.Kind,
-	newHub: func() runtime.Object { return &sidecarv1beta1.SidecarSet{} },
-	spokes: []spoke{{version: oldsidecar.GroupVersion.Version}},
-}}
+var kinds = []kind{
+	{v1beta1.Kind, oldapps.GroupVersion.Version, oldapps.ToHub, oldapps.FromHub, oldapps.InWords},
+	{policyv1beta1.Kind, oldpolicy.GroupVersion.Version, oldpolicy.ToHub, oldpolicy.FromHub, oldpolicy.InWords},
+	{hub: unitedv1beta1.Kind, old: oldunited.GroupVersion.Version},
+	{hub: sidecarv1beta1.Kind, old: oldsidecar.GroupVersion.Version},
+}
 
-// find returns the kind, and its version unless it is the hub.
-func find(gvk schema.GroupVersionKind) (*kind, *spoke, bool) {
+// find returns the kind, and whether it is in its older version. It is nil if Berth does not have the kind in this
+// version.
+func find(gvk schema.GroupVersionKind) (k *kind, isOld bool) {
 	for i := range kinds {
 		k := &kinds[i]
-		if k.hub.GroupKind() != gvk.GroupKind() {
-			continue
-		}
-		if gvk.Version == k.hub.Version {
-			return k, nil, true
-		}
-		if at := slices.IndexFunc(k.spokes, func(s spoke) bool { return s.version == gvk.Version }); at >= 0 {
-			return k, &k.spokes[at], true
+		if k.hub.GroupKind() == gvk.GroupKind() && (gvk.Version == k.hub.Version || gvk.Version == k.old) {
+			return k, gvk.Version == k.old
 		}
 	}
-	return nil, nil, false
+	return nil, false
 }
 
 // Served is true for a kind of Berth in a version that the API server serves.
 func Served(gvk schema.GroupVersionKind) bool {
-	_, _, served := find(gvk)
-	return served
+	k, _ := find(gvk)
+	return k != nil
 }
 
-// All are the kinds of Berth in all versions, with the hub first.
-func All() []schema.GroupVersionKind {
-	var all []schema.GroupVersionKind
+// Old are the kinds of Berth in their older versions.
+func Old() (all []schema.GroupVersionKind) {
 	for i := range kinds {
-		all = append(all, kinds[i].hub)
-		for _, s := range kinds[i].spokes {
-			all = append(all, kinds[i].hub.GroupKind().WithVersion(s.version))
-		}
+		all = append(all, kinds[i].hub.GroupKind().WithVersion(kinds[i].old))
 	}
 	return all
 }
@@ -111,19 +74,16 @@ func All() []schema.GroupVersionKind {
 func Convert(content map[string]any, apiVersion string) error {
 	is, wanted := gvkOf(content), schema.FromAPIVersionAndKind(apiVersion, "")
 	wanted.Kind = is.Kind
-	_, from, known := find(is)
-	_, to, served := find(wanted)
-	if !known || !served || is.Group != wanted.Group {
+	k, fromOld := find(is)
+	to, toOld := find(wanted)
+	if k == nil || k != to {
 		return fmt.Errorf("cannot convert %s from %s to %s", is.Kind, is.GroupVersion(), apiVersion)
 	}
-	if is.Version == wanted.Version {
-		return nil
-	}
-	if from != nil && from.toHub != nil {
-		from.toHub(content)
-	}
-	if to != nil && to.fromHub != nil {
-		to.fromHub(content)
+	switch {
+	case fromOld && !toOld && k.toHub != nil:
+		k.toHub(content)
+	case !fromOld && toOld && k.fromHub != nil:
+		k.fromHub(content)
 	}
 	content["apiVersion"] = apiVersion
 	return nil
@@ -137,8 +97,8 @@ func gvkOf(content map[string]any) schema.GroupVersionKind {
 
 // InWords returns a message about an object of the hub with the names that the fields have in the version of gvk. Other messages stay as they are.
 func InWords(gvk schema.GroupVersionKind, message string) string {
-	if _, in, known := find(gvk); known && in != nil && in.inWords != nil {
-		return in.inWords(message)
+	if k, isOld := find(gvk); isOld && k.inWords != nil {
+		return k.inWords(message)
 	}
 	return message
 }
@@ -160,28 +120,13 @@ func AddStored(scheme *runtime.Scheme) error {
 		federationv1alpha1.AddToScheme(scheme))
 }
 
-// ToHub returns an object of any version in the version of the hub. Objects that are not of Berth, and objects of the hub, stay what they are.
-func ToHub(object runtime.Object) (runtime.Object, error) {
-	k, in, known := find(object.GetObjectKind().GroupVersionKind())
-	if !known || in == nil {
-		return object, nil
-	}
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-	if err != nil {
-		return nil, err
-	}
-	if err := Convert(content, k.hub.GroupVersion().String()); err != nil {
-		return nil, err
-	}
-	hub := k.newHub()
-	return hub, runtime.DefaultUnstructuredConverter.FromUnstructured(content, hub)
-}
-
-var strict = func() runtime.Decoder {
+var types = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(AddToScheme(scheme))
-	return serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+	return scheme
 }()
+
+var strict = serializer.NewCodecFactory(types, serializer.EnableStrict).UniversalDeserializer()
 
 // Decode reads an object of Berth from YAML or JSON. It returns the object in the version of the hub, and the kind and version that it has in the document.
 // Unknown and duplicate fields are a strict decoding error, which names them as the document does. With such an error it returns the object too, without
@@ -191,10 +136,18 @@ func Decode(document []byte) (runtime.Object, schema.GroupVersionKind, error) {
 	if gvk == nil {
 		gvk = &schema.GroupVersionKind{}
 	}
-	if object == nil {
-		return nil, *gvk, err
+	k, isOld := find(*gvk)
+	if object == nil || !isOld {
+		return object, *gvk, err
 	}
-	hub, failed := ToHub(object)
+	content, failed := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if failed == nil {
+		failed = Convert(content, k.hub.GroupVersion().String())
+	}
+	hub, unknown := types.New(k.hub)
+	if failed = errors.Join(failed, unknown); failed == nil {
+		failed = runtime.DefaultUnstructuredConverter.FromUnstructured(content, hub)
+	}
 	if failed != nil {
 		return nil, *gvk, failed
 	}
