@@ -51,8 +51,6 @@ func (l *Lineage) HasSynced() bool {
 
 // Options of a Lineage. The zero value means the defaults.
 type Options struct {
-	// Clock for tests. Nil means the real clock.
-	Clock clock.WithTicker
 	// Compatibility of the installation, for spreads that say nothing. Empty means none.
 	Compatibility v1beta1.Compatibility
 }
@@ -60,13 +58,10 @@ type Options struct {
 // New returns a lineage over the manager's cache. The cache watches spreads, pods and built-in workloads from the
 // start, and other kinds on demand. New uses the context only until it returns.
 func New(ctx context.Context, mgr ctrl.Manager, opts Options) (*Lineage, error) {
-	if opts.Clock == nil {
-		opts.Clock = clock.RealClock{}
-	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1beta1.WorkloadSpread{}, TargetField, TargetKeyOf); err != nil {
 		return nil, fmt.Errorf("indexing spreads by their workloads: %w", err)
 	}
-	l := Over(mgr.GetCache(), NewKinds(mgr.GetRESTMapper(), mgr.GetAPIReader(), opts.Clock), opts.Clock)
+	l := Over(mgr.GetCache(), NewKinds(mgr.GetRESTMapper(), mgr.GetAPIReader(), clock.RealClock{}), clock.RealClock{})
 	l.policies.installation = opts.Compatibility
 	l.spreadsIn = &spreadsIn{byNamespace: map[string]sets.Set[types.UID]{}}
 	l.OnStart(func(ctx context.Context, object *metav1.PartialObjectMetadata) error {

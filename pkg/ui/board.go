@@ -96,18 +96,11 @@ type Spread struct {
 	report.Report
 }
 
-// family knows which spread divides a pod, and its owners.
-type family interface {
-	Climb(ctx context.Context, namespace string, from *workload.Owner, visit func(workload.Owner) (done bool, err error)) (missing *workload.Owner, err error)
-	SpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (_ *lineage.Spread, missing *workload.Owner, _ error)
-}
-
-var _ family = &lineage.Lineage{}
-
 // board holds the objects of the cluster and what the page shows of them. Objects may change at any rate. Only when
 // news is asked for, those that have changed are evaluated. It is not safe for concurrent use.
 type board struct {
-	family family
+	// owners tell which spread divides a pod.
+	owners *lineage.Lineage
 	clock  clock.PassiveClock
 
 	nodes map[string]*corev1.Node
@@ -161,9 +154,9 @@ func (t *table[K, V]) news(look func(K) (*V, error), id func(*V) string) (change
 	return changed, gone, nil
 }
 
-func newBoard(family family, clock clock.PassiveClock) *board {
+func newBoard(owners *lineage.Lineage, clock clock.PassiveClock) *board {
 	return &board{
-		family: family, clock: clock,
+		owners: owners, clock: clock,
 		nodes: map[string]*corev1.Node{}, pods: map[types.NamespacedName]*corev1.Pod{}, objects: map[string]metav1.Object{},
 		awaited:    map[types.UID]sets.Set[types.NamespacedName]{},
 		shownNodes: newTable[string, Node](), shownPods: newTable[types.NamespacedName, Pod](), shownSpreads: newTable[string, Spread](),
@@ -343,7 +336,7 @@ func (b *board) lookAtPod(ctx context.Context, pod *corev1.Pod) (*Pod, error) {
 	}
 	shown := &Pod{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName}
 	shown.Phase, shown.Why = phaseOf(pod)
-	spread, missing, err := b.family.SpreadOf(ctx, pod.Namespace, workload.ControllerOf(pod), pod.Labels)
+	spread, missing, err := b.owners.SpreadOf(ctx, pod.Namespace, workload.ControllerOf(pod), pod.Labels)
 	if err != nil {
 		return nil, err
 	}
@@ -378,7 +371,7 @@ func (b *board) lookAtUnitedPod(ctx context.Context, pod *corev1.Pod, shown *Pod
 	if in == "" {
 		return nil
 	}
-	_, err := b.family.Climb(ctx, pod.Namespace, workload.ControllerOf(pod), func(owner workload.Owner) (bool, error) {
+	_, err := b.owners.Climb(ctx, pod.Namespace, workload.ControllerOf(pod), func(owner workload.Owner) (bool, error) {
 		if owner.Kind != unitedv1beta1.Kind.GroupKind() {
 			return false, nil
 		}
