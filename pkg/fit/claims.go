@@ -81,33 +81,24 @@ func (c *claims) prepareOne(namespace string, claim *corev1.PersistentVolumeClai
 	return nil
 }
 
-// classOf is the storage class of a claim, the default one if the claim names none. It is nil if there is none.
-func (c *claims) classOf(claim *corev1.PersistentVolumeClaim) (*storagev1.StorageClass, error) {
-	if claim.Spec.StorageClassName == nil {
-		return c.defaultClass()
+// classOf is the storage class of a claim. If the claim names none, it is the one that the API server gives it: the
+// youngest of those that are marked as the default. It is nil if there is none.
+func (c *claims) classOf(claim *corev1.PersistentVolumeClaim) (found *storagev1.StorageClass, _ error) {
+	if name := claim.Spec.StorageClassName; name != nil {
+		class, err := c.classes.Get(*name)
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return class, err
 	}
-	class, err := c.classes.Get(*claim.Spec.StorageClassName)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	return class, err
-}
-
-// defaultClass is the one that the API server gives to claims: the youngest of those that are marked.
-func (c *claims) defaultClass() (youngest *storagev1.StorageClass, _ error) {
 	classes, err := c.classes.List(labels.Everything())
-	if err != nil {
-		return nil, err
-	}
 	for _, class := range classes {
-		if class.Annotations["storageclass.kubernetes.io/is-default-class"] != "true" {
-			continue
-		}
-		if youngest == nil || cmp.Or(class.CreationTimestamp.Compare(youngest.CreationTimestamp.Time), cmp.Compare(youngest.Name, class.Name)) > 0 {
-			youngest = class
+		if class.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" &&
+			(found == nil || cmp.Or(class.CreationTimestamp.Compare(found.CreationTimestamp.Time), cmp.Compare(found.Name, class.Name)) > 0) {
+			found = class
 		}
 	}
-	return youngest, nil
+	return found, err
 }
 
 // factoryWithClaims is an informer factory that shows the filters these claims.
