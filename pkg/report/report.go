@@ -301,7 +301,7 @@ func (r *Report) descheduler(strategy string) string {
 func (r *Report) fullFor() (full, scopes int) {
 	scopes = len(r.Subsets[0].Scopes())
 	for scope := range scopes {
-		if !slices.ContainsFunc(r.Subsets, func(in Subset) bool { return !in.isFull(scope) }) {
+		if !slices.ContainsFunc(r.Subsets, func(in Subset) bool { return !in.isFull(in.Scopes()[scope]) }) {
 			full++
 		}
 	}
@@ -311,17 +311,14 @@ func (r *Report) fullFor() (full, scopes int) {
 // fullSubsets are the names of the subsets that are full for some quota scope.
 func (r *Report) fullSubsets() (names []string) {
 	for i := range r.Subsets {
-		for scope := range r.Subsets[i].Scopes() {
-			if r.Subsets[i].isFull(scope) {
-				names = append(names, r.Subsets[i].Name)
-				break
-			}
+		if in := &r.Subsets[i]; slices.ContainsFunc(in.Scopes(), in.isFull) {
+			names = append(names, in.Name)
 		}
 	}
 	return names
 }
 
-func (s *Subset) isFull(scope int) bool { return s.Quota != nil && s.Scopes()[scope].Pods >= *s.Quota }
+func (s *Subset) isFull(scope Revision) bool { return s.Quota != nil && scope.Pods >= *s.Quota }
 
 // Scopes are the parts of the subset that are compared with the quota: its revisions, or all pods under an empty name.
 func (s *Subset) Scopes() []Revision {
