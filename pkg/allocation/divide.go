@@ -135,12 +135,7 @@ func (d *division) wants(i int) bool { return d.claims[i].Weight > 0 && d.got[i]
 // quotient above some number before any other. jump finds such a number by bisection, so that these replicas are not
 // more than are left.
 func (d *division) jump() {
-	const least = math.SmallestNonzeroFloat32 // every quotient is greater
-	if d.above(least, nil) <= int64(d.left) {
-		d.above(least, d.give)
-		return
-	}
-	tooLow, enough := float64(least), float64(math.MaxInt32)
+	tooLow, enough := math.SmallestNonzeroFloat32, float64(math.MaxInt32) // every quotient is between them
 	for range 64 {
 		if middle := math.Sqrt(tooLow * enough); d.above(middle, nil) > int64(d.left) {
 			tooLow = middle
