@@ -251,13 +251,10 @@ func (l *linter) readDocument(file string, text []byte) {
 }
 
 // lineIn is the line that a YAML parser names, or 1.
-func lineIn(err error) int {
-	if found := regexp.MustCompile(`line (\d+)`).FindStringSubmatch(err.Error()); found != nil {
-		if line, err := strconv.Atoi(found[1]); err == nil {
-			return line
-		}
-	}
-	return 1
+func lineIn(err error) (line int) {
+	_, after, _ := strings.Cut(err.Error(), "line ")
+	_, _ = fmt.Sscan(after, &line) // it stays 0 if there is none
+	return max(line, 1)
 }
 
 // readObject keeps an object that matters. Text is its YAML.
@@ -266,7 +263,7 @@ func (l *linter) readObject(file string, node *yamlnodes.Node, text []byte) {
 	if err := node.Decode(&map[string]any{}); err == nil {
 		_ = yaml.Unmarshal(text, &header) // an object without a readable header is none of ours
 	}
-	if items := child(node, "items"); items != nil && strings.HasSuffix(header.Kind, "List") {
+	if _, items := fieldOf(node, "items"); items != nil && strings.HasSuffix(header.Kind, "List") {
 		for _, item := range items.Content {
 			if text, err := yamlnodes.Marshal(item); err == nil {
 				l.readObject(file, item, text)
@@ -439,39 +436,26 @@ func lineOf(node *yamlnodes.Node, path string) int {
 	line := node.Line
 	for _, part := range step.FindAllStringSubmatch(path, -1) {
 		name := cmp.Or(part[1], part[2])
-		var next *yamlnodes.Node
+		at, value := fieldOf(node, name)
 		if index, err := strconv.Atoi(name); err == nil && node.Kind == yamlnodes.SequenceNode && index < len(node.Content) {
-			next = node.Content[index]
-			line = next.Line
-		} else if next = child(node, name); next != nil {
-			line = keyLine(node, name)
+			at, value = node.Content[index], node.Content[index]
 		}
-		if next == nil {
+		if value == nil {
 			break
 		}
-		node = next
+		line, node = at.Line, value
 	}
 	return line
 }
 
-// child is the value of a field of a mapping, or nil.
-func child(node *yamlnodes.Node, name string) *yamlnodes.Node {
-	if at := keyAt(node, name); at >= 0 {
-		return node.Content[at+1]
-	}
-	return nil
-}
-
-func keyLine(node *yamlnodes.Node, name string) int { return node.Content[keyAt(node, name)].Line }
-
-// keyAt is where a mapping, whose content are keys and values in turn, has a key. It is -1 if there is none.
-func keyAt(node *yamlnodes.Node, name string) int {
+// fieldOf is a field of a mapping, whose content are keys and values in turn. It is nil if there is none.
+func fieldOf(node *yamlnodes.Node, name string) (key, value *yamlnodes.Node) {
 	if node.Kind == yamlnodes.MappingNode {
 		for i := 0; i+1 < len(node.Content); i += 2 {
 			if node.Content[i].Value == name {
-				return i
+				return node.Content[i], node.Content[i+1]
 			}
 		}
 	}
-	return -1
+	return nil, nil
 }
