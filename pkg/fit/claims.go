@@ -9,10 +9,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/informers/core"
-	coreinformers "k8s.io/client-go/informers/core/v1"
-	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/informers/internalinterfaces"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-helpers/storage/ephemeral"
@@ -107,36 +107,22 @@ type factoryWithClaims struct {
 	claims *claims
 }
 
-func (f factoryWithClaims) Core() core.Interface {
-	return coreWithClaims{f.SharedInformerFactory.Core(), f.claims}
+// Core implements informers.SharedInformerFactory. Its informers come from InformerFor.
+func (f factoryWithClaims) Core() core.Interface { return core.New(f, metav1.NamespaceAll, nil) }
+
+// InformerFor implements informers.SharedInformerFactory.
+func (f factoryWithClaims) InformerFor(object runtime.Object, create internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
+	informer := f.SharedInformerFactory.InformerFor(object, create)
+	if _, is := object.(*corev1.PersistentVolumeClaim); is {
+		return claimInformer{informer, f.claims}
+	}
+	return informer
 }
 
-type coreWithClaims struct {
-	core.Interface
-	claims *claims
-}
-
-func (c coreWithClaims) V1() coreinformers.Interface { return v1WithClaims{c.Interface.V1(), c.claims} }
-
-type v1WithClaims struct {
-	coreinformers.Interface
-	claims *claims
-}
-
-func (v v1WithClaims) informer() claimInformer {
-	return claimInformer{v.Interface.PersistentVolumeClaims().Informer(), v.claims}
-}
-
-// claimInformer implements coreinformers.PersistentVolumeClaimInformer.
+// claimInformer is the informer of the cluster's claims, by which listers see the others too.
 type claimInformer struct {
 	cache.SharedIndexInformer
 	claims *claims
 }
 
-func (i claimInformer) Informer() cache.SharedIndexInformer { return i }
-
 func (i claimInformer) GetIndexer() cache.Indexer { return i.claims }
-
-func (i claimInformer) Lister() corelisters.PersistentVolumeClaimLister {
-	return corelisters.NewPersistentVolumeClaimLister(i.claims)
-}
