@@ -347,12 +347,9 @@ func (c *migrateCommand) own(ctx context.Context) error {
 			err = c.writer.Create(ctx, wanted, client.FieldOwner(fieldOwner))
 		default:
 			live.Object["spec"] = wanted.Object["spec"]
-			annotations := maps.Clone(wanted.GetAnnotations())
-			for key, value := range live.GetAnnotations() {
-				if _, ours := annotations[key]; !ours {
-					annotations[key] = value
-				}
-			}
+			annotations := map[string]string{}
+			maps.Copy(annotations, live.GetAnnotations())
+			maps.Copy(annotations, wanted.GetAnnotations())
 			live.SetAnnotations(annotations)
 			err = c.writer.Update(ctx, live, client.FieldOwner(fieldOwner))
 		}
