@@ -107,8 +107,9 @@ type board struct {
 	pods  map[types.NamespacedName]*corev1.Pod
 	// objects with a report, by the key of the page.
 	objects map[string]metav1.Object
-	// awaited are pods by the UID of an owner that is not known yet.
-	awaited   map[types.UID]sets.Set[types.NamespacedName]
+	// awaited are the owners, by UID, that are not known yet, one for each pod that waits for one. They are few at any
+	// time.
+	awaited   map[types.NamespacedName]types.UID
 	staleKeys bool
 
 	// What the page shows.
@@ -158,7 +159,7 @@ func newBoard(owners *lineage.Lineage, clock clock.PassiveClock) *board {
 	return &board{
 		owners: owners, clock: clock,
 		nodes: map[string]*corev1.Node{}, pods: map[types.NamespacedName]*corev1.Pod{}, objects: map[string]metav1.Object{},
-		awaited:    map[types.UID]sets.Set[types.NamespacedName]{},
+		awaited:    map[types.NamespacedName]types.UID{},
 		shownNodes: newTable[string, Node](), shownPods: newTable[types.NamespacedName, Pod](), shownSpreads: newTable[string, Spread](),
 	}
 }
@@ -188,7 +189,9 @@ func (b *board) drop(object metav1.Object) {
 		b.shownNodes.stale.Insert(o.Name)
 		b.moveNode(o.Name)
 	case *corev1.Pod:
-		b.dropPod(keyOf(o))
+		delete(b.pods, keyOf(o))
+		delete(b.awaited, keyOf(o))
+		b.shownPods.stale.Insert(keyOf(o))
 	default:
 		key := keyOfSpread(o)
 		delete(b.objects, key)
@@ -212,16 +215,6 @@ func (b *board) moveNode(name string) {
 	for key, pod := range b.pods {
 		if pod.Spec.NodeName == name {
 			b.shownPods.stale.Insert(key)
-		}
-	}
-}
-
-func (b *board) dropPod(key types.NamespacedName) {
-	delete(b.pods, key)
-	b.shownPods.stale.Insert(key)
-	for owner, waiting := range b.awaited { // few at any time
-		if waiting.Delete(key); waiting.Len() == 0 {
-			delete(b.awaited, owner)
 		}
 	}
 }
@@ -263,8 +256,12 @@ func (b *board) reassignPods(object metav1.Object) {
 
 // seeOwner is called when an owner of pods becomes known.
 func (b *board) seeOwner(uid types.UID) {
-	maps.Copy(b.shownPods.stale, b.awaited[uid])
-	delete(b.awaited, uid)
+	for key, owner := range b.awaited {
+		if owner == uid {
+			b.shownPods.stale.Insert(key)
+			delete(b.awaited, key)
+		}
+	}
 }
 
 // isStale is true if there may be news.
@@ -341,10 +338,7 @@ func (b *board) lookAtPod(ctx context.Context, pod *corev1.Pod) (*Pod, error) {
 		return nil, err
 	}
 	if missing != nil {
-		if b.awaited[missing.UID] == nil {
-			b.awaited[missing.UID] = sets.New[types.NamespacedName]()
-		}
-		b.awaited[missing.UID].Insert(keyOf(pod))
+		b.awaited[keyOf(pod)] = missing.UID
 	}
 	if spread == nil {
 		return shown, b.lookAtUnitedPod(ctx, pod, shown)
