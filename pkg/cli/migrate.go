@@ -375,27 +375,23 @@ func isEntry(webhook any) bool {
 	return len(rules) > 0
 }
 
-// entriesOf are the webhooks of OpenKruise's configuration, and of the template from which kruise-manager writes them
-// again.
-func entriesOf(configuration *unstructured.Unstructured) (webhooks, template []any, err error) {
-	if configuration == nil {
-		return nil, nil, nil
+// entries are the webhooks of OpenKruise's configuration, which is nil if there is none, and of the template from which
+// kruise-manager writes them again.
+func (c *migrateCommand) entries(ctx context.Context) (live *unstructured.Unstructured, webhooks, template []any, err error) {
+	if live, err = c.read(ctx, webhookKind, "", kruiseWebhooks); err != nil || live == nil {
+		return nil, nil, nil, err
 	}
-	webhooks, _, _ = unstructured.NestedSlice(configuration.Object, "webhooks")
-	if text := configuration.GetAnnotations()[kruiseTemplate]; text != "" {
+	webhooks, _, _ = unstructured.NestedSlice(live.Object, "webhooks")
+	if text := live.GetAnnotations()[kruiseTemplate]; text != "" {
 		if err = json.Unmarshal([]byte(text), &template); err != nil {
 			err = fmt.Errorf("reading annotation %s of %s: %w", kruiseTemplate, kruiseWebhooks, err)
 		}
 	}
-	return webhooks, template, err
+	return live, webhooks, template, err
 }
 
 func (c *migrateCommand) checkEntries(ctx context.Context) (string, error) {
-	live, err := c.read(ctx, webhookKind, "", kruiseWebhooks)
-	if err != nil {
-		return "", err
-	}
-	webhooks, template, err := entriesOf(live)
+	_, webhooks, template, err := c.entries(ctx)
 	if err != nil || !slices.ContainsFunc(append(webhooks, template...), isEntry) {
 		return "", err
 	}
@@ -404,12 +400,8 @@ func (c *migrateCommand) checkEntries(ctx context.Context) (string, error) {
 
 // removeEntries removes the entries of the two kinds. A copy of them was saved.
 func (c *migrateCommand) removeEntries(ctx context.Context) error {
-	live, err := c.read(ctx, webhookKind, "", kruiseWebhooks)
+	live, webhooks, template, err := c.entries(ctx)
 	if err != nil || live == nil {
-		return err
-	}
-	webhooks, template, err := entriesOf(live)
-	if err != nil {
 		return err
 	}
 	_ = unstructured.SetNestedSlice(live.Object, slices.DeleteFunc(webhooks, isEntry), "webhooks") // a configuration is a map
