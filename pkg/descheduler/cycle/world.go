@@ -17,8 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	frameworktypes "sigs.k8s.io/descheduler/pkg/framework/types"
 
-	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/fit"
 )
 
@@ -87,10 +86,8 @@ func (w *World) Join(ctx context.Context, handle frameworktypes.Handle) error {
 		return fmt.Errorf("reducing the pods of the informers: %w", err)
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme, policyv1beta1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return fmt.Errorf("registering types: %w", err)
-		}
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), versions.AddStored(scheme)); err != nil {
+		return fmt.Errorf("registering types: %w", err)
 	}
 	base := server.Get().AbsPath("/").URL()
 	live, err := client.New(&rest.Config{Host: base.String(), RateLimiter: server.GetRateLimiter()}, client.Options{HTTPClient: server.Client, Scheme: scheme})
