@@ -2,12 +2,14 @@ package v1alpha1
 
 import (
 	"encoding/json"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
@@ -50,27 +52,28 @@ var all = []annotated{
 // does not know stay as they are. The caller sets apiVersion.
 func ToHub(content map[string]any) {
 	spec, isMap := content["spec"].(map[string]any)
-	annotations := annotationsOf(content)
+	object := unstructured.Unstructured{Object: content}
+	annotations := object.GetAnnotations()
 	if !isMap || len(annotations) == 0 {
 		return
 	}
 	for _, a := range all {
 		_, given := spec[a.field]
-		if text, ok := annotations[a.annotation].(string); ok && !given {
+		if text, ok := annotations[a.annotation]; ok && !given {
 			if value, ok := a.becomes(text); ok {
 				spec[a.field], given = value, true
 				delete(annotations, a.annotation)
 			}
 		}
 		_, taken := annotations[a.annotation]
-		if text, ok := annotations[a.kept()].(string); ok && !taken {
+		if text, ok := annotations[a.kept()]; ok && !taken {
 			if _, readable := a.becomes(text); given || readable {
 				annotations[a.annotation] = text
 				delete(annotations, a.kept())
 			}
 		}
 	}
-	tidy(content, annotations)
+	set(&object, annotations)
 }
 
 // FromHub is the opposite of ToHub.
@@ -79,10 +82,9 @@ func FromHub(content map[string]any) {
 	if !isMap {
 		return
 	}
-	annotations := annotationsOf(content)
-	if annotations == nil {
-		annotations = map[string]any{}
-	}
+	object := unstructured.Unstructured{Object: content}
+	annotations := map[string]string{}
+	maps.Copy(annotations, object.GetAnnotations())
 	for _, a := range all {
 		written, isText := "", false
 		if value, given := spec[a.field]; given {
@@ -90,7 +92,7 @@ func FromHub(content map[string]any) {
 				continue // empty, or the definition of v1beta1 allows no such value
 			}
 		}
-		if text, ok := annotations[a.annotation].(string); ok {
+		if text, ok := annotations[a.annotation]; ok {
 			_, readable := a.becomes(text)
 			if _, taken := annotations[a.kept()]; !taken && (isText || readable) {
 				annotations[a.kept()] = text
@@ -102,26 +104,15 @@ func FromHub(content map[string]any) {
 			delete(spec, a.field)
 		}
 	}
-	tidy(content, annotations)
+	set(&object, annotations)
 }
 
-func annotationsOf(content map[string]any) map[string]any {
-	metadata, _ := content["metadata"].(map[string]any)
-	annotations, _ := metadata["annotations"].(map[string]any)
-	return annotations
-}
-
-// tidy puts the annotations into the object, or removes the field if there are none.
-func tidy(content, annotations map[string]any) {
-	metadata, isMap := content["metadata"].(map[string]any)
-	switch {
-	case len(annotations) == 0:
-		delete(metadata, "annotations")
-	case !isMap:
-		content["metadata"] = map[string]any{"annotations": annotations}
-	default:
-		metadata["annotations"] = annotations
+// set writes the annotations, and removes the field if there are none.
+func set(object *unstructured.Unstructured, annotations map[string]string) {
+	if len(annotations) == 0 {
+		annotations = nil
 	}
+	object.SetAnnotations(annotations)
 }
 
 func operationsText(value any) (string, bool) {
