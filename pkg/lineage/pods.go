@@ -49,10 +49,7 @@ func (s *Snapshot) Replacement(pod *corev1.Pod, policy *subset.Policy, spread st
 			keepOthers(bare, made, patched)
 			made = bare
 		}
-		note := v1beta1.AdmittedSubset{Name: spread}
-		if in != subset.None {
-			note.Subset = policy.Subsets[in].Name
-		}
+		note := v1beta1.AdmittedSubset{Name: spread, Subset: policy.Subset(in).Name}
 		bound, err := policy.BindEarly(made, in, note, nil)
 		if err != nil {
 			return nil, err

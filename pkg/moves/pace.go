@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/subset"
 )
 
 // Pace bounds how often pods are moved between the same two subsets. If pods came back to where the last move was from,
@@ -42,12 +41,7 @@ func (p Pace) wait(round int32) time.Duration {
 type pair struct{ from, to int }
 
 // name of a subset in the status.
-func (f *Facts) name(index int) string {
-	if index == subset.None {
-		return ""
-	}
-	return f.Policy.Subsets[index].Name
-}
+func (f *Facts) name(index int) string { return f.Policy.Subset(index).Name }
 
 func find(moves []v1beta1.Move, from, to string) int {
 	return slices.IndexFunc(moves, func(m v1beta1.Move) bool { return m.From == from && m.To == to })

@@ -124,9 +124,7 @@ func explainPod(ctx context.Context, e *Engine, pod *corev1.Pod) (*podReport, er
 		}
 		r.Tiers = append(r.Tiers, tier)
 	}
-	if index != subset.None {
-		r.Subset = policy.Subsets[index].Name
-	}
+	r.Subset = policy.Subset(index).Name
 	home, known := policy.SubsetAt(&plan, e.Position(pod, policy, divided.Ordinals))
 	switch {
 	case !observed.Active:

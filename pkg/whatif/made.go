@@ -130,8 +130,7 @@ func (m *maker) next() (*corev1.Pod, []*corev1.PersistentVolumeClaim, error) {
 	}
 	verdict, note := m.policy.PickEarly(m.plan, m.kept, m.policy.At(m.plan, position, subset.Candidate{Closed: m.closed})), v1beta1.AdmittedSubset{Name: m.spread}
 	note.Lent = verdict.Lent
-	if verdict.Subset != subset.None {
-		note.Subset = m.policy.Subsets[verdict.Subset].Name
+	if note.Subset = m.policy.Subset(verdict.Subset).Name; verdict.Subset != subset.None {
 		m.kept[verdict.Subset]++
 	}
 	bound, err := m.policy.BindEarly(pod, verdict.Subset, note, m.selector)

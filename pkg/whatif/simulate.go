@@ -114,11 +114,7 @@ func onCluster(ctx context.Context, e *Engine, d *Divided, replicas int32) (*sim
 		if !slices.ContainsFunc(placed.Kept, func(pod *corev1.Pod) bool { return pod.UID == excess.Pod.UID }) {
 			continue // it was let go because every subset is full
 		}
-		move := simulatedMove{Pod: excess.Pod.Name, Reason: excess.Reason}
-		if excess.Subset != subset.None {
-			move.From = s.Subsets[excess.Subset].Name
-		}
-		s.Moves = append(s.Moves, move)
+		s.Moves = append(s.Moves, simulatedMove{Pod: excess.Pod.Name, From: d.Policy.Subset(excess.Subset).Name, Reason: excess.Reason})
 	}
 	if in := placed.Subset; in != nil {
 		s.Why = in.Name + ": " + fitting(Tier{Fit: placed.Survey.Fit, Nodes: placed.Survey.Nodes, Refused: placed.Survey.Refused})

@@ -42,7 +42,7 @@ func (c *cluster) Room(pod *moves.Pod, in int) moves.Room {
 		return moves.NoRoom
 	}
 	may := func(node *corev1.Node) bool {
-		return (in == subset.None || c.facts.Policy.Subsets[in].Holds(node)) && steady(node, c.Now, c.strategy.Stable)
+		return c.facts.Policy.Subset(in).Holds(node) && steady(node, c.Now, c.strategy.Stable)
 	}
 	node, verdict, why := "", fit.Unknown, error(nil)
 	if c.facts.Policy.Adaptive.PreemptsFirst {
@@ -64,12 +64,7 @@ func (c *cluster) Room(pod *moves.Pod, in int) moves.Room {
 	}
 }
 
-func (s *spread) name(index int) string {
-	if index == subset.None {
-		return ""
-	}
-	return s.facts.Policy.Subsets[index].Name
-}
+func (s *spread) name(index int) string { return s.facts.Policy.Subset(index).Name }
 
 // shape is equal for pods of which, once one was found to have no room in a subset, none has in this cycle: room only
 // becomes less there. It is empty if it may depend on the pod that goes: because its node is one of the subset's, or
