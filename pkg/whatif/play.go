@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -101,26 +100,14 @@ func (p *play) tellOwners(ctx context.Context, namespace string, owner *workload
 
 // scaled is a workload with another number of replicas. An object of a kind that is not built in has none.
 func scaled(object client.Object, replicas int32) client.Object {
-	switch o := object.(type) {
-	case *appsv1.Deployment:
-		o = o.DeepCopy()
-		o.Spec.Replicas = &replicas
-		return o
-	case *appsv1.ReplicaSet:
-		o = o.DeepCopy()
-		o.Spec.Replicas = &replicas
-		return o
-	case *appsv1.StatefulSet:
-		o = o.DeepCopy()
-		o.Spec.Replicas = &replicas
-		return o
-	case *batchv1.Job:
-		o = o.DeepCopy()
-		o.Spec.Parallelism, o.Spec.Completions = &replicas, nil
-		return o
-	default:
-		return object
+	object = object.DeepCopyObject().(client.Object)
+	if field := workload.PartsOf(object).Replicas; field != nil {
+		*field = &replicas
 	}
+	if job, is := object.(*batchv1.Job); is {
+		job.Spec.Completions = nil
+	}
+	return object
 }
 
 // enqueue adds a pod that the scheduler has to schedule.

@@ -39,6 +39,34 @@ var kinds = map[schema.GroupKind]Kind{
 	{Group: corev1.GroupName, Kind: "ReplicationController"}: {func() Object { return &corev1.ReplicationController{} }, func() List { return &corev1.ReplicationControllerList{} }, false},
 }
 
+// Parts are fields of an object of a built-in kind. What the kind does not have is nil.
+type Parts struct {
+	// Replicas is the field that says how many pods the object asks for: spec.parallelism of a Job.
+	Replicas **int32
+	Selector *metav1.LabelSelector
+	Template *corev1.PodTemplateSpec
+}
+
+// PartsOf has nothing for an object of any other kind. The parts belong to the object.
+func PartsOf(object runtime.Object) Parts {
+	switch w := object.(type) {
+	case *appsv1.Deployment:
+		return Parts{&w.Spec.Replicas, w.Spec.Selector, &w.Spec.Template}
+	case *appsv1.ReplicaSet:
+		return Parts{&w.Spec.Replicas, w.Spec.Selector, &w.Spec.Template}
+	case *appsv1.StatefulSet:
+		return Parts{&w.Spec.Replicas, w.Spec.Selector, &w.Spec.Template}
+	case *batchv1.Job:
+		return Parts{&w.Spec.Parallelism, w.Spec.Selector, &w.Spec.Template}
+	case *appsv1.DaemonSet:
+		return Parts{nil, w.Spec.Selector, &w.Spec.Template}
+	case *corev1.ReplicationController:
+		return Parts{&w.Spec.Replicas, &metav1.LabelSelector{MatchLabels: w.Spec.Selector}, w.Spec.Template}
+	default:
+		return Parts{}
+	}
+}
+
 // BuiltIn is false for a kind that is not built in.
 func BuiltIn(kind schema.GroupKind) (Kind, bool) {
 	k, is := kinds[kind]

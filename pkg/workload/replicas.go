@@ -13,14 +13,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 )
 
 // ErrNeedsScale is returned by Replicas for a kind whose replicas only its scale subresource has.
 var ErrNeedsScale = errors.New("only the scale subresource of this kind has its replicas")
 
 // Replicas is how many pods a workload asks for. With paths, those of subset.ReplicaPaths, it is the sum at those, for
-// every kind. Without, it is the number of a Deployment, ReplicaSet, StatefulSet or Job, whatever pods of it a spread
-// picks, and ErrNeedsScale for other kinds.
+// every kind. Without, it is the number of an object of a built-in kind, whatever pods of it a spread picks, and
+// ErrNeedsScale for other kinds and a DaemonSet.
 func Replicas(object runtime.Object, paths []string) (int32, error) {
 	if len(paths) > 0 {
 		fields, err := fieldsOf(object)
@@ -29,18 +30,13 @@ func Replicas(object runtime.Object, paths []string) (int32, error) {
 		}
 		return AtPaths(fields, paths)
 	}
-	switch w := object.(type) {
-	case *appsv1.Deployment:
-		return OfDeployment(w), nil
-	case *appsv1.ReplicaSet:
-		return ofReplicaSet(w), nil
-	case *appsv1.StatefulSet:
-		return OfStatefulSet(w), nil
-	case *batchv1.Job:
-		return ofJob(w), nil
-	default:
-		return 0, ErrNeedsScale
+	if job, is := object.(*batchv1.Job); is {
+		return ofJob(job), nil
 	}
+	if replicas := PartsOf(object).Replicas; replicas != nil {
+		return ptr.Deref(*replicas, 1), nil
+	}
+	return 0, ErrNeedsScale
 }
 
 // ReplicasNow is how many pods an object of a built-in kind asks for as it stands: a Job none if it is suspended or
@@ -51,8 +47,6 @@ func ReplicasNow(object runtime.Object) (int32, bool) {
 		return ofJobNow(w), true
 	case *appsv1.DaemonSet:
 		return w.Status.DesiredNumberScheduled, true
-	case *corev1.ReplicationController:
-		return orOne(w.Spec.Replicas), true
 	default:
 		replicas, err := Replicas(object, nil)
 		return replicas, err == nil
@@ -71,21 +65,16 @@ func fieldsOf(object runtime.Object) (map[string]any, error) {
 }
 
 // OfDeployment is spec.replicas; nil means 1.
-func OfDeployment(d *appsv1.Deployment) int32 { return orOne(d.Spec.Replicas) }
-
-// ofReplicaSet is spec.replicas; nil means 1.
-func ofReplicaSet(r *appsv1.ReplicaSet) int32 { return orOne(r.Spec.Replicas) }
+func OfDeployment(d *appsv1.Deployment) int32 { return ptr.Deref(d.Spec.Replicas, 1) }
 
 // OfStatefulSet is spec.replicas; nil means 1.
-func OfStatefulSet(s *appsv1.StatefulSet) int32 { return orOne(s.Spec.Replicas) }
+func OfStatefulSet(s *appsv1.StatefulSet) int32 { return ptr.Deref(s.Spec.Replicas, 1) }
 
 // ofJob is how many pods a Job runs at the same time: spec.parallelism, where nil means 1, but at most spec.completions
 // if that is set.
 func ofJob(j *batchv1.Job) int32 {
-	if j.Spec.Completions == nil {
-		return orOne(j.Spec.Parallelism)
-	}
-	return min(orOne(j.Spec.Parallelism), *j.Spec.Completions)
+	parallelism := ptr.Deref(j.Spec.Parallelism, 1)
+	return min(parallelism, ptr.Deref(j.Spec.Completions, parallelism))
 }
 
 // ofJobNow is how many pods a Job asks for now: at most as many as it still has to complete, and none if it is
@@ -117,13 +106,6 @@ func ends(j *batchv1.Job) bool {
 // OfScale is spec.replicas of a scale subresource. Nil means 0 there, unlike in workloads. The API server truncates the
 // replicas of custom resources to 32 bits, so a number may be negative. That counts as 0 too.
 func OfScale(s *autoscalingv1.Scale) int32 { return max(s.Spec.Replicas, 0) }
-
-func orOne(n *int32) int32 {
-	if n == nil {
-		return 1
-	}
-	return *n
-}
 
 // AtPaths is the sum of the integers at dotted paths in an object; see subset.ReplicaPaths. A segment of digits indexes
 // a list, or is a key of an object. Without paths the sum is 0. The error names every path that leads to no replicas,
