@@ -9,7 +9,6 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -24,13 +23,8 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// Kinds that are always watched.
-var (
-	Deployment  = schema.GroupKind{Group: appsv1.GroupName, Kind: "Deployment"}
-	ReplicaSet  = schema.GroupKind{Group: appsv1.GroupName, Kind: "ReplicaSet"}
-	StatefulSet = schema.GroupKind{Group: appsv1.GroupName, Kind: "StatefulSet"}
-	Job         = schema.GroupKind{Group: batchv1.GroupName, Kind: "Job"}
-)
+// ReplicaSet owns the pods of a Deployment.
+var ReplicaSet = schema.GroupKind{Group: appsv1.GroupName, Kind: "ReplicaSet"}
 
 // podKind is watched for other reasons. A pod may own pods, as the driver of a Spark application does.
 var podKind = schema.GroupKind{Group: corev1.GroupName, Kind: "Pod"}

@@ -11,13 +11,13 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -172,7 +172,7 @@ func TestAPodIsPickedForWhereTheControllerWillNotReplaceIt(t *testing.T) {
 // counted is what a pick of a new pod of ReplicaSet web-1 counts.
 func counted(t *testing.T, early *earlyBinding, policy *subset.Policy) (subset.Counts, int32) {
 	t.Helper()
-	owners, err := early.ownersBelow(t.Context(), "shop", boundPod("new", "web-1", "r1"), workload.Owner{Kind: lineage.Deployment, Name: "web"})
+	owners, err := early.ownersBelow(t.Context(), "shop", boundPod("new", "web-1", "r1"), workload.Owner{Kind: schema.GroupKind{Group: "apps", Kind: "Deployment"}, Name: "web"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"reflect"
 
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
@@ -43,19 +40,16 @@ type watch struct {
 func (f *family) watches() []watch {
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
-	ofWorkload := func(object client.Object, kind schema.GroupKind) watch {
-		return watch{object, f.ofWorkload(kind), workloadMatters, hasOtherOwner}
-	}
-	return []watch{
+	all := []watch{
 		{&v1beta1.WorkloadSpread{}, f.ofSpread, spreadMatters, specChanged},
 		{&corev1.Pod{}, f.ofPod, podMatters, nil},
 		{node, f.ofNode, nodeMatters, always},
 		{&corev1.ConfigMap{}, f.ofKruiseKinds, predicate.Funcs{}, always},
-		ofWorkload(&appsv1.Deployment{}, lineage.Deployment),
-		ofWorkload(&appsv1.ReplicaSet{}, lineage.ReplicaSet),
-		ofWorkload(&appsv1.StatefulSet{}, lineage.StatefulSet),
-		ofWorkload(&batchv1.Job{}, lineage.Job),
 	}
+	for kind, typed := range workload.Watched() {
+		all = append(all, watch{typed.NewObject(), f.ofWorkload(kind), workloadMatters, hasOtherOwner})
+	}
+	return all
 }
 
 // watchOf is the watch of a kind of workloads that was found later.

@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -55,8 +56,8 @@ func TestAffectedSpreads(t *testing.T) {
 		"a pod without owner is news for nobody":                       {f.family.ofPod, bare, ""},
 		"a pod in a namespace without spreads is news for nobody":      {f.family.ofPod, elsewhere, ""},
 		"a ReplicaSet is news for its own spread and those above":      {f.family.ofWorkload(lineage.ReplicaSet), replicaSet("r1"), "nearer second web"},
-		"a Deployment is news for its spreads":                         {f.family.ofWorkload(lineage.Deployment), deployment(3), "second web"},
-		"an object of another kind with the name of a workload is not": {f.family.ofWorkload(lineage.StatefulSet), deployment(3), ""},
+		"a Deployment is news for its spreads":                         {f.family.ofWorkload(schema.GroupKind{Group: "apps", Kind: "Deployment"}), deployment(3), "second web"},
+		"an object of another kind with the name of a workload is not": {f.family.ofWorkload(schema.GroupKind{Group: "apps", Kind: "StatefulSet"}), deployment(3), ""},
 		"a spread is news for others of its workload":                  {f.family.ofSpread, second, "second web"},
 		"a spread is news for those above it, whose pods it takes":     {f.family.ofSpread, ofReplicaSet, "nearer second web"},
 		"a spread whose workload does not exist is news for itself":    {f.family.ofSpread, other, "other"},
