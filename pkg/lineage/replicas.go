@@ -7,7 +7,6 @@ import (
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -47,14 +46,15 @@ func LiveReplicas(ctx context.Context, live client.Client, spread *v1beta1.Workl
 		}
 		return workload.Replicas(of, paths)
 	}
-	answer := &unstructured.Unstructured{}
-	answer.SetGroupVersionKind(autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
-	if err := live.SubResource("scale").Get(ctx, object, answer); err != nil {
+	return ReplicasOfScale(ctx, live, object)
+}
+
+// ReplicasOfScale is how many pods an object asks for by its scale subresource.
+func ReplicasOfScale(ctx context.Context, live client.SubResourceClientConstructor, of *unstructured.Unstructured) (int32, error) {
+	scale := &unstructured.Unstructured{}
+	scale.SetGroupVersionKind(autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
+	if err := live.SubResource("scale").Get(ctx, of, scale); err != nil {
 		return 0, fmt.Errorf("reading the workload's scale: %w", err)
 	}
-	scale := &autoscalingv1.Scale{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(answer.Object, scale); err != nil {
-		return 0, fmt.Errorf("reading the workload's scale: %w", err)
-	}
-	return workload.OfScale(scale), nil
+	return workload.OfScale(scale)
 }

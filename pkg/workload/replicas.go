@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -105,7 +104,10 @@ func ends(j *batchv1.Job) bool {
 
 // OfScale is spec.replicas of a scale subresource. Nil means 0 there, unlike in workloads. The API server truncates the
 // replicas of custom resources to 32 bits, so a number may be negative. That counts as 0 too.
-func OfScale(s *autoscalingv1.Scale) int32 { return max(s.Spec.Replicas, 0) }
+func OfScale(scale *unstructured.Unstructured) (int32, error) {
+	replicas, _, err := unstructured.NestedInt64(scale.Object, "spec", "replicas")
+	return int32(max(replicas, 0)), err
+}
 
 // AtPaths is the sum of the integers at dotted paths in an object; see subset.ReplicaPaths. A segment of digits indexes
 // a list, or is a key of an object. Without paths the sum is 0. The error names every path that leads to no replicas,

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -77,13 +76,14 @@ func TestReplicas(t *testing.T) {
 		}
 	})
 	t.Run("a scale without replicas is one of 0", func(t *testing.T) {
-		if got := OfScale(&autoscalingv1.Scale{}); got != 0 {
-			t.Errorf("got %d, want 0", got)
+		if got, err := OfScale(&unstructured.Unstructured{}); got != 0 || err != nil {
+			t.Errorf("got %d, %v, want 0", got, err)
 		}
 	})
 	t.Run("so is one that is negative", func(t *testing.T) {
-		if got := OfScale(&autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: -1294967296}}); got != 0 {
-			t.Errorf("got %d, want 0", got)
+		scale := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"replicas": int64(-1294967296)}}}
+		if got, err := OfScale(scale); got != 0 || err != nil {
+			t.Errorf("got %d, %v, want 0", got, err)
 		}
 	})
 }

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -20,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -201,62 +200,38 @@ func (r *reconciler) workloadOf(ctx context.Context, spread *v1beta1.WorkloadSpr
 }
 
 // replicas of the workload, from the cache if it has them, and otherwise with one request.
-func (r *reconciler) replicas(ctx context.Context, spread *v1beta1.WorkloadSpread, cached client.Object) (int32, *problem, error) {
-	if len(subset.ReplicaPaths(spread)) > 0 {
-		return r.replicasAtPaths(ctx, spread)
+func (r *reconciler) replicas(ctx context.Context, spread *v1beta1.WorkloadSpread, cached client.Object) (replicas int32, _ *problem, err error) {
+	paths := subset.ReplicaPaths(spread)
+	if len(paths) == 0 {
+		if replicas, err = workload.Replicas(cached, nil); !errors.Is(err, workload.ErrNeedsScale) {
+			return replicas, nil, err
+		}
 	}
-	replicas, err := workload.Replicas(cached, nil)
-	if errors.Is(err, workload.ErrNeedsScale) {
-		return r.replicasOfScale(ctx, spread)
-	}
-	return replicas, nil, err
-}
-
-func (r *reconciler) replicasAtPaths(ctx context.Context, spread *v1beta1.WorkloadSpread) (int32, *problem, error) {
 	object, mapping, err := r.unstructuredTarget(spread)
 	if err != nil {
 		return 0, nil, err
 	}
-	err = r.live.Get(ctx, client.ObjectKeyFromObject(object), object)
-	switch {
-	case apierrors.IsNotFound(err):
-		return 0, &problem{condition: targetNotFound(spread)}, nil
-	case apierrors.IsForbidden(err):
-		return 0, &problem{forbidden("get", mapping.Resource.GroupResource()), true}, nil
-	case err != nil:
-		return 0, nil, err
+	resource := mapping.Resource.GroupResource()
+	if len(paths) > 0 {
+		err = r.live.Get(ctx, client.ObjectKeyFromObject(object), object)
+	} else {
+		resource.Resource += "/scale"
+		replicas, err = lineage.ReplicasOfScale(ctx, r.client, object)
 	}
-	replicas, err := workload.Replicas(object, subset.ReplicaPaths(spread))
-	if err != nil {
+	switch gone := apierrors.IsNotFound(err); {
+	case apierrors.IsForbidden(err):
+		return 0, &problem{forbidden("get", resource), true}, nil
+	case len(paths) > 0 && gone:
+		return 0, &problem{condition: targetNotFound(spread)}, nil
+	case len(paths) == 0 && (gone || apierrors.IsMethodNotSupported(err)): // the workload is known to exist
+		return 0, &problem{noScale(spread), true}, nil
+	case err != nil || len(paths) == 0:
+		return replicas, nil, err
+	}
+	if replicas, err = workload.Replicas(object, paths); err != nil {
 		return 0, &problem{condition: noReplicasAtPaths(spread, err)}, nil
 	}
 	return replicas, nil, nil
-}
-
-// replicasOfScale reads the scale subresource. The workload is known to exist, so "not found" means that it has no such subresource.
-func (r *reconciler) replicasOfScale(ctx context.Context, spread *v1beta1.WorkloadSpread) (int32, *problem, error) {
-	object, mapping, err := r.unstructuredTarget(spread)
-	if err != nil {
-		return 0, nil, err
-	}
-	answer := &unstructured.Unstructured{}
-	answer.SetGroupVersionKind(autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
-	err = r.client.SubResource("scale").Get(ctx, object, answer)
-	switch {
-	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
-		return 0, &problem{noScale(spread), true}, nil
-	case apierrors.IsForbidden(err):
-		resource := mapping.Resource.GroupResource()
-		resource.Resource += "/scale"
-		return 0, &problem{forbidden("get", resource), true}, nil
-	case err != nil:
-		return 0, nil, err
-	}
-	scale := &autoscalingv1.Scale{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(answer.Object, scale); err != nil {
-		return 0, nil, fmt.Errorf("reading its scale: %w", err)
-	}
-	return workload.OfScale(scale), nil, nil
 }
 
 // unstructuredTarget is the workload in the version of the spread's targetRef if the API server serves it, and otherwise in another version.

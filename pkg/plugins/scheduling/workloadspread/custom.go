@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
@@ -414,6 +413,5 @@ func (c *customWorkloads) read(ctx context.Context, client dynamic.ResourceInter
 	if err != nil {
 		return 0, err
 	}
-	replicas, _, err := unstructured.NestedInt64(scale.Object, "spec", "replicas")
-	return int32(replicas), err
+	return workload.OfScale(scale)
 }
