@@ -3,14 +3,17 @@ package whatif
 import (
 	"cmp"
 	"slices"
-	"time"
+	"sort"
+	"strconv"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/kubernetes/pkg/controller"
 
-	"github.com/berth-project/berth/pkg/podstate"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -50,43 +53,16 @@ func (e *Engine) remaining(d *Divided, plan *subset.Plan) (remaining []*corev1.P
 			costs[c.Pod.UID] = c.Cost
 		}
 	}
-	slices.SortFunc(remaining, func(a, b *corev1.Pod) int {
-		return -cmp.Or(cmp.Compare(stageOf(a), stageOf(b)), cmp.Compare(costs[a.UID], costs[b.UID]), -cmp.Compare(onNode[a.Spec.NodeName], onNode[b.Spec.NodeName]),
-			-readySince(a).Compare(readySince(b)), -cmp.Compare(restartsOf(a), restartsOf(b)), -a.CreationTimestamp.Compare(b.CreationTimestamp.Time), -cmp.Compare(a.Name, b.Name))
-	})
-	for _, pod := range remaining[plan.Replicas:] {
+	slices.SortFunc(remaining, func(a, b *corev1.Pod) int { return cmp.Compare(b.Name, a.Name) }) // of equal ones the last goes
+	var order controller.ActivePodsWithRanks
+	for _, pod := range remaining {
+		costed := pod.DeepCopy()
+		metav1.SetMetaDataAnnotation(&costed.ObjectMeta, v1beta1.PodDeletionCostAnnotation, strconv.Itoa(int(costs[pod.UID])))
+		order.Pods, order.Rank = append(order.Pods, costed), append(order.Rank, onNode[pod.Spec.NodeName])
+	}
+	sort.Stable(order)
+	for _, pod := range order.Pods[:len(order.Pods)-int(plan.Replicas)] {
 		gone.Insert(pod.UID)
 	}
-	return remaining[:plan.Replicas], gone
-}
-
-// stageOf is higher for a pod that controllers delete later: without a node, pending, unknown, running, ready.
-func stageOf(pod *corev1.Pod) int {
-	switch {
-	case pod.Spec.NodeName == "":
-		return 0
-	case !readySince(pod).IsZero():
-		return 4
-	case pod.Status.Phase == corev1.PodRunning:
-		return 3
-	case pod.Status.Phase == corev1.PodUnknown:
-		return 2
-	default:
-		return 1
-	}
-}
-
-// readySince is zero for a pod that is not ready.
-func readySince(pod *corev1.Pod) time.Time {
-	if ready, since := podstate.IsReady(pod); ready {
-		return since
-	}
-	return time.Time{}
-}
-
-func restartsOf(pod *corev1.Pod) (most int32) {
-	for i := range pod.Status.ContainerStatuses {
-		most = max(most, pod.Status.ContainerStatuses[i].RestartCount)
-	}
-	return most
+	return slices.DeleteFunc(remaining, func(pod *corev1.Pod) bool { return gone.Has(pod.UID) }), gone
 }
