@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/subset"
@@ -90,12 +91,21 @@ type Decision struct {
 	// Misplaced is what the status should record, if Remembers is true. Only Trim decides that.
 	Misplaced *v1beta1.Misplaced
 	Remembers bool
-	// candidates is how many pods could have been moved, by their subset.
-	candidates map[int]int32
+	// could are the pods that could have been moved, by their subset.
+	could map[int][]*Pod
 	// cameBack are the subsets to which pods have come back since they were last moved, with the subset that they were
 	// moved to.
 	cameBack map[pair]bool
 	pace     Pace
+}
+
+// decide begins a decision about pods that should be elsewhere.
+func decide(pace Pace, about []Move) Decision {
+	d := Decision{could: map[int][]*Pod{}, cameBack: map[pair]bool{}, pace: pace}
+	for _, move := range about {
+		d.could[move.From] = append(d.could[move.From], move.Pod)
+	}
+	return d
 }
 
 // Room is the answer of the scheduler's filters.
@@ -224,7 +234,7 @@ func ready(pods []*Pod) (n int32) {
 }
 
 // before is the order in which pods of one subset are moved: pods that are not ready first, then those with the lowest
-// deletion cost, then those that have been bound longest. UIDs break ties.
+// deletion cost, which is 0 without one, then those that have been bound longest. UIDs break ties.
 func before(a, b *Pod) int {
 	if a.Ready != b.Ready {
 		if b.Ready {
@@ -232,16 +242,8 @@ func before(a, b *Pod) int {
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(costOf(a), costOf(b)), a.BoundSince.Compare(b.BoundSince), a.Created.Compare(b.Created),
+	return cmp.Or(cmp.Compare(ptr.Deref(a.Cost, 0), ptr.Deref(b.Cost, 0)), a.BoundSince.Compare(b.BoundSince), a.Created.Compare(b.Created),
 		cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
-}
-
-// costOf is 0 for a pod without a deletion cost, as it is for the ReplicaSet controller.
-func costOf(pod *Pod) int32 {
-	if pod.Cost == nil {
-		return 0
-	}
-	return *pod.Cost
 }
 
 // all holds every pod for the same reason.

@@ -1,6 +1,7 @@
 package moves
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -34,24 +35,17 @@ func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 		return Decision{}
 	}
 	present := f.present()
-	waiting := map[int][]*Pod{}
+	d := decide(limits.Pace, nil)
 	for _, pod := range present {
 		in, counts := f.Policy.AdmittedTo(pod.Admitted, f.Name)
 		if counts && in != subset.None && pod.NodeName == "" && !pod.UnschedulableSince.IsZero() && !(pod.Admitted.Opened && pod.OfJob) {
-			waiting[in] = append(waiting[in], pod)
+			d.could[in] = append(d.could[in], pod)
 		}
 	}
-	d := Decision{candidates: map[int]int32{}, cameBack: map[pair]bool{}, pace: limits.Pace}
 	places := f.placesOf(present)
 	for from := range f.Policy.Subsets {
-		pods := waiting[from]
-		d.candidates[from] = int32(len(pods))
-		slices.SortFunc(pods, func(a, b *Pod) int {
-			if c := a.UnschedulableSince.Compare(b.UnschedulableSince); c != 0 {
-				return c
-			}
-			return before(a, b)
-		})
+		pods := d.could[from]
+		slices.SortFunc(pods, func(a, b *Pod) int { return cmp.Or(a.UnschedulableSince.Compare(b.UnschedulableSince), before(a, b)) })
 		left, most := 0, amount(limits.AtMost, int32(len(pods)))
 		for _, pod := range pods {
 			due := pod.UnschedulableSince.Add(wait + limits.Tolerance)
@@ -72,7 +66,7 @@ func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 				if pod.Admitted.Opened {
 					enough, may = NoRoom, isSubset
 				}
-				if d.try(f, cluster, places, pods, Move{Pod: pod, From: from, Reason: v1beta1.ReasonUnschedulableTooLong}, closed, enough, may) {
+				if d.try(f, cluster, places, Move{Pod: pod, From: from, Reason: v1beta1.ReasonUnschedulableTooLong}, closed, enough, may) {
 					left++
 				}
 			}
@@ -159,7 +153,7 @@ func (f *Facts) next(places *places, pod *Pod, closed subset.Mask) subset.Verdic
 // Adaptive, has a node, unless admission decides. It moves the pod if may allows the subset, and otherwise holds it.
 // enough is the least knowledge of room that is needed: with NoRoom the pod may be moved although its replacement will
 // wait.
-func (d *Decision) try(f *Facts, cluster Cluster, places *places, candidates []*Pod, move Move, closed subset.Mask, enough Room, may func(to int) bool) bool {
+func (d *Decision) try(f *Facts, cluster Cluster, places *places, move Move, closed subset.Mask, enough Room, may func(to int) bool) bool {
 	scope, pod := f.Policy.ScopeOf(move.Pod.Revision), move.Pod
 	places.tally.Remove(scope, move.From)
 	found := v1beta1.ReasonNoRoom
@@ -174,7 +168,7 @@ func (d *Decision) try(f *Facts, cluster Cluster, places *places, candidates []*
 			move.To = in // an early-bound pod may end in a later one
 		}
 		way := pair{move.From, move.To}
-		wait, cameBack := f.notBefore(d.pace, way, candidates)
+		wait, cameBack := f.notBefore(d.pace, way, d.could[move.From])
 		if f.Now.Before(wait) {
 			found, until = v1beta1.ReasonBackingOff, wait
 			break

@@ -110,7 +110,7 @@ func (f *Facts) Record(d *Decision) []v1beta1.Move {
 		if !closed[way] { // else a later move for another reason may have happened because the subset is closed, and must not open it
 			m.Reason = string(move.Reason)
 		}
-		m.Remaining = max(d.candidates[way.from]-leaving[way.from], 0)
+		m.Remaining = max(int32(len(d.could[way.from]))-leaving[way.from], 0)
 		m.InFlight = append(m.InFlight, v1beta1.PodInFlight{UID: move.Pod.UID, Name: move.Pod.Name, Time: now})
 	}
 	slices.SortFunc(moves, func(a, b v1beta1.Move) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })

@@ -44,10 +44,7 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 	if len(candidates) == 0 {
 		return Decision{}
 	}
-	byFrom := map[int][]*Pod{}
-	for _, c := range candidates {
-		byFrom[c.From] = append(byFrom[c.From], c.Pod)
-	}
+	d := decide(limits.Pace, candidates)
 	allowed := amount(limits.AtMost, f.asked()) - (f.asked() - ready(present))
 	switch {
 	case f.Paused:
@@ -59,12 +56,8 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 	case int32(len(present)) != f.asked() || allowed <= 0:
 		return all(v1beta1.ReasonNotAtRest, time.Time{})
 	case slices.ContainsFunc(f.Moves, func(m v1beta1.Move) bool { return f.Now.Before(m.Time.Add(limits.Cooldown)) }):
-		wait := f.Returns(limits, candidates[0].To, func(m *v1beta1.Move) bool { return returned(m, byFrom[f.Policy.Index(m.From)]) })
+		wait := f.Returns(limits, candidates[0].To, func(m *v1beta1.Move) bool { return returned(m, d.could[f.Policy.Index(m.From)]) })
 		return all(wait.Reason, wait.Until) // what holds the first pod after the cool-down, if that takes longer
-	}
-	d := Decision{candidates: map[int]int32{}, cameBack: map[pair]bool{}, pace: limits.Pace}
-	for from, pods := range byFrom {
-		d.candidates[from] = int32(len(pods))
 	}
 	for _, move := range candidates {
 		reason := cluster.Spares(move.Pod)
@@ -80,7 +73,7 @@ func Return(f *Facts, limits ReturnLimits, cluster Cluster) Decision {
 		default:
 			var wait Wait
 			// No pod passes a closed subset here: such a subset is unstable too, and preferred again soon.
-			moved := d.try(f, cluster, places, byFrom[move.From], move, 0, HasRoom, func(to int) bool {
+			moved := d.try(f, cluster, places, move, 0, HasRoom, func(to int) bool {
 				if wait = (Wait{}); to != subset.None {
 					wait = f.settles(limits.Stable, to)
 				}

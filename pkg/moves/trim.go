@@ -57,12 +57,7 @@ func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places 
 	case f.Now.Before(due):
 		return all(v1beta1.ReasonSettling, due)
 	}
-	d := Decision{candidates: map[int]int32{}, cameBack: map[pair]bool{}, pace: limits.Pace}
-	byFrom := map[int][]*Pod{}
-	for i := range misplaced {
-		byFrom[misplaced[i].From] = append(byFrom[misplaced[i].From], misplaced[i].Pod)
-		d.candidates[misplaced[i].From]++
-	}
+	d := decide(limits.Pace, misplaced)
 	allowed := amount(limits.MaxUnavailable, f.asked()) - max(f.asked()-ready(present), 0)
 	enough := HasRoom
 	if limits.WithoutRoom {
@@ -81,7 +76,7 @@ func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places 
 			d.hold(move.Pod, move.From, v1beta1.ReasonLimitReached, time.Time{})
 			continue
 		}
-		if d.try(f, cluster, places, byFrom[move.From], move, closed, enough, nil) && move.Pod.Ready {
+		if d.try(f, cluster, places, move, closed, enough, nil) && move.Pod.Ready {
 			allowed--
 		}
 	}
