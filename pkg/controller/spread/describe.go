@@ -90,15 +90,14 @@ func describe(spread *v1beta1.WorkloadSpread, f *facts) v1beta1.WorkloadSpreadSt
 	status.ObservedReplicas = plan.Replicas
 	status.PendingPods, status.UnplacedPods, status.AdoptedPods = pending, f.unplaced, f.adopted
 	status.SurplusPods = surplus(f, plan, tally)
-	deleting := deletions(f)
-	status.SubsetStatuses = subsetStatuses(spread, f, plan, held.Total(), waiting.Total(), deleting[total], spread.Status.SubsetStatuses)
+	status.SubsetStatuses = subsetStatuses(spread, f, plan, held.Total(), waiting.Total(), deletions(f, ""), spread.Status.SubsetStatuses)
 	setTargets(&status, spread, f.policy, plan)
 	for _, revision := range countedRevisions(f) {
 		if status.VersionedSubsetStatuses == nil {
 			status.VersionedSubsetStatuses = map[string][]v1beta1.SubsetStatus{}
 		}
 		status.VersionedSubsetStatuses[revision] = subsetStatuses(spread, f, plan, held.Kept(revision), waiting.Kept(revision),
-			deleting[revision], spread.Status.VersionedSubsetStatuses[revision])
+			deletions(f, revision), spread.Status.VersionedSubsetStatuses[revision])
 	}
 	return status
 }
@@ -282,32 +281,23 @@ func turnsAt(status *v1beta1.WorkloadSpreadStatus, f *facts) (first time.Time) {
 	return first
 }
 
-const (
-	// total stands for all revisions together.
-	total = ""
-	// mostDeletions bounds the pod names in the status of a subset, so that the status does not exceed what the API server stores.
-	mostDeletions = 500
-)
+// mostDeletions bounds the pod names in the status of a subset, so that the status does not exceed what the API server stores.
+const mostDeletions = 500
 
-// deletions are the terminating pods, by revision and subset, with the time by which they should be gone. They are not counted anywhere.
-func deletions(f *facts) map[string]map[int]map[string]metav1.Time {
-	all := map[string]map[int]map[string]metav1.Time{}
+// deletions are the terminating pods of a revision, or of all for an empty name, by subset, with the time by which they should be gone. They are not
+// counted anywhere.
+func deletions(f *facts, revision string) map[int]map[string]metav1.Time {
+	all := map[int]map[string]metav1.Time{}
 	for _, name := range slices.Sorted(maps.Keys(f.terminating)) {
 		e := f.terminating[name]
-		index := e.Subset
-		if index == subset.None {
+		if e.Subset == subset.None || revision != "" && e.Revision != revision {
 			continue
 		}
-		for _, revision := range slices.Compact([]string{total, e.Revision}) {
-			if all[revision] == nil {
-				all[revision] = map[int]map[string]metav1.Time{}
-			}
-			if all[revision][index] == nil {
-				all[revision][index] = map[string]metav1.Time{}
-			}
-			if in := all[revision][index]; len(in) < mostDeletions {
-				in[name] = *e.until
-			}
+		if all[e.Subset] == nil {
+			all[e.Subset] = map[string]metav1.Time{}
+		}
+		if in := all[e.Subset]; len(in) < mostDeletions {
+			in[name] = *e.until
 		}
 	}
 	return all
