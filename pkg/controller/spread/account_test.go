@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
@@ -178,7 +179,7 @@ func TestWhatFailsHalfWayIsCountedAnew(t *testing.T) {
 	f.settle(t)
 	f.create(t, pod("p1", "r1", "a"))
 	f.refuse = fmt.Errorf("the API server is down")
-	f.clock.SetTime(f.clock.Now().Add(writeInterval))
+	f.clock.SetTime(f.clock.Now().Add(frame.StatusInterval))
 	if _, err := f.reconcileWeb(t); err == nil {
 		t.Fatal("no error")
 	}

@@ -1,6 +1,8 @@
 package spread
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,14 +31,11 @@ func newsOf(spread *v1beta1.WorkloadSpread, before *v1beta1.WorkloadSpreadStatus
 // recoveries are the events about subsets that are schedulable again, as OpenKruise sends them.
 func recoveries(spread *v1beta1.WorkloadSpread, before *v1beta1.WorkloadSpreadStatus) []frame.News {
 	var all []frame.News
-	for i := range before.SubsetStatuses {
-		was := &before.SubsetStatuses[i]
-		for j := range spread.Status.SubsetStatuses {
-			is := &spread.Status.SubsetStatuses[j]
-			if is.Name == was.Name && meta.IsStatusConditionFalse(was.Conditions, v1beta1.ConditionSchedulable) &&
-				meta.IsStatusConditionTrue(is.Conditions, v1beta1.ConditionSchedulable) {
-				all = append(all, recoverSchedulable(is.Name))
-			}
+	for _, is := range spread.Status.SubsetStatuses {
+		if meta.IsStatusConditionTrue(is.Conditions, v1beta1.ConditionSchedulable) && slices.ContainsFunc(before.SubsetStatuses, func(was v1beta1.SubsetStatus) bool {
+			return was.Name == is.Name && meta.IsStatusConditionFalse(was.Conditions, v1beta1.ConditionSchedulable)
+		}) {
+			all = append(all, recoverSchedulable(is.Name))
 		}
 	}
 	return all

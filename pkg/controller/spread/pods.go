@@ -60,10 +60,7 @@ type podChange struct {
 //
 // A pod without a valid record belongs to a subset by its node. It gets, once, what its Binding would have set. The record says that the pod has got
 // one, and the subset label that it has got the metadata. IgnoreExistingPodsAnnotation on the spread forbids the label and the metadata.
-func podChanges(spread *v1beta1.WorkloadSpread, f *facts) []podChange {
-	if !f.knowsWhoIsKept() {
-		return nil
-	}
+func podChanges(spread *v1beta1.WorkloadSpread, f *facts) []*podChange {
 	byPod := map[types.UID]*podChange{}
 	of := func(pod *subset.Pod) *podChange {
 		if byPod[pod.UID] == nil {
@@ -84,19 +81,7 @@ func podChanges(spread *v1beta1.WorkloadSpread, f *facts) []podChange {
 			change.adoptedBy, change.metadata = in, in.MetadataFor(f.workload.selector)
 		}
 	}
-	changes := make([]podChange, 0, len(byPod))
-	for _, change := range byPod {
-		changes = append(changes, *change)
-	}
-	return changes
-}
-
-// overbooked are the pending pods that carry the patch of a subset in which others have taken the last slot.
-func overbooked(f *facts) []*subset.Pod {
-	if !f.knowsWhoIsKept() {
-		return nil
-	}
-	return f.roster.Overbooked()
+	return slices.Collect(maps.Values(byPod))
 }
 
 // refusals are the pods of an account that could not be written, for instance because a policy or another webhook refused. They do not stop other
@@ -165,7 +150,11 @@ func (r *reconciler) writePods(ctx context.Context, spread *v1beta1.WorkloadSpre
 	refused.begin(f.now.Time)
 	before := len(refused.pods)
 	r.correctPods(ctx, spread, refused, podChanges(spread, f))
-	r.replacePods(ctx, spread, refused, overbooked(f))
+	for _, pod := range f.roster.Overbooked() {
+		if !refused.has(pod.UID) {
+			refused.add(pod.UID, r.replacePod(ctx, spread, pod))
+		}
+	}
 	retry := refused.end(f.now.Time)
 	if len(refused.pods) > before {
 		klog.FromContext(ctx).Error(refused.latest, "Pods could not be written, this one among them", "spread", klog.KObj(spread), "pods", len(refused.pods), "retryAfter", retry)
@@ -174,16 +163,8 @@ func (r *reconciler) writePods(ctx context.Context, spread *v1beta1.WorkloadSpre
 	return retry
 }
 
-// replacePods deletes pods that can never be bound in the subset that was picked for them, so that their workload creates others.
-func (r *reconciler) replacePods(ctx context.Context, spread *v1beta1.WorkloadSpread, refused *refusals, pods []*subset.Pod) {
-	for _, pod := range pods {
-		if !refused.has(pod.UID) {
-			refused.add(pod.UID, r.replacePod(ctx, spread, pod))
-		}
-	}
-}
-
-// replacePod reads the pod again and deletes it only in this version: a pod that has got a node meanwhile is left alone.
+// replacePod deletes a pod that can never be bound in the subset that was picked for it, so that its workload creates another one. It reads the pod again
+// and deletes it only in this version: a pod that has got a node meanwhile is left alone.
 func (r *reconciler) replacePod(ctx context.Context, spread *v1beta1.WorkloadSpread, pod *subset.Pod) error {
 	now := &corev1.Pod{}
 	err := r.live.Get(ctx, types.NamespacedName{Namespace: spread.Namespace, Name: pod.Name}, now)
@@ -208,7 +189,7 @@ func (r *reconciler) replacePod(ctx context.Context, spread *v1beta1.WorkloadSpr
 }
 
 // correctPods writes what the pods lack. It reads the cache, so a pod may be written twice. The second write changes nothing.
-func (r *reconciler) correctPods(ctx context.Context, spread *v1beta1.WorkloadSpread, refused *refusals, changes []podChange) {
+func (r *reconciler) correctPods(ctx context.Context, spread *v1beta1.WorkloadSpread, refused *refusals, changes []*podChange) {
 	var writes errgroup.Group
 	writes.SetLimit(concurrentWrites)
 	written := 0
@@ -230,8 +211,9 @@ func (r *reconciler) correctPods(ctx context.Context, spread *v1beta1.WorkloadSp
 
 // correctPod sends the UID in the patch, so the API server refuses to write another pod of the same name. A record is written only to the version of
 // the pod that was seen to have none. It returns a conflict if there is another version by now.
-func (r *reconciler) correctPod(ctx context.Context, namespace string, change podChange) error {
-	want := metav1.ObjectMeta{UID: change.pod.UID, Labels: map[string]string{}, Annotations: map[string]string{}}
+func (r *reconciler) correctPod(ctx context.Context, namespace string, change *podChange) error {
+	labels, annotations := map[string]string{}, map[string]string{}
+	metadata := map[string]any{"uid": change.pod.UID, "labels": labels, "annotations": annotations}
 	if change.record != nil {
 		now := &corev1.Pod{}
 		err := r.live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: change.pod.Name}, now)
@@ -245,22 +227,18 @@ func (r *reconciler) correctPod(ctx context.Context, namespace string, change po
 		if err != nil {
 			return fmt.Errorf("encoding the record of pod %s: %w", change.pod.Name, err)
 		}
-		want.ResourceVersion, want.Annotations[v1beta1.MatchedAnnotation] = now.ResourceVersion, string(record)
+		metadata["resourceVersion"], annotations[v1beta1.MatchedAnnotation] = now.ResourceVersion, string(record)
 	}
 	if in := change.adoptedBy; in != nil {
-		maps.Copy(want.Labels, change.metadata.Labels)
-		maps.Copy(want.Annotations, change.metadata.Annotations)
-		want.Labels[v1beta1.SubsetLabel] = in.Name
+		maps.Copy(labels, change.metadata.Labels)
+		maps.Copy(annotations, change.metadata.Annotations)
+		labels[v1beta1.SubsetLabel] = in.Name
 	}
 	if change.cost != nil {
-		want.Annotations[v1beta1.PodDeletionCostAnnotation] = strconv.Itoa(int(change.cost.Cost))
+		annotations[v1beta1.PodDeletionCostAnnotation] = strconv.Itoa(int(change.cost.Cost))
 		if change.cost.Asked != change.pod.AskedBefore {
-			want.Annotations[v1beta1.AskedCostAnnotation] = strconv.Itoa(int(change.cost.Asked))
+			annotations[v1beta1.AskedCostAnnotation] = strconv.Itoa(int(change.cost.Asked))
 		}
-	}
-	metadata := map[string]any{"uid": want.UID, "labels": want.Labels, "annotations": want.Annotations}
-	if want.ResourceVersion != "" {
-		metadata["resourceVersion"] = want.ResourceVersion
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
@@ -268,7 +246,7 @@ func (r *reconciler) correctPod(ctx context.Context, namespace string, change po
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: change.pod.Name}}
 	err = r.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch))
-	if isOfAnotherPod(err) && (want.ResourceVersion == "" || !apierrors.IsConflict(err)) {
+	if isOfAnotherPod(err) && (change.record == nil || !apierrors.IsConflict(err)) {
 		return nil
 	}
 	if err != nil {

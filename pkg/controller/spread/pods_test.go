@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -240,7 +241,7 @@ func TestAPodThatCannotBeWrittenHoldsUpNothingElse(t *testing.T) {
 	var result reconcile.Result
 	once := func() {
 		t.Helper()
-		f.clock.SetTime(f.clock.Now().Add(writeInterval))
+		f.clock.SetTime(f.clock.Now().Add(frame.StatusInterval))
 		var err error
 		if result, err = f.reconcileWeb(t); err != nil {
 			t.Fatal(err)

@@ -96,7 +96,7 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	owners := lineage.Over(c, lineage.NewKinds(c.RESTMapper(), c, f.clock), clock.RealClock{})
 	f.reconciler = &reconciler{
 		client: c, live: c, family: &family{owners},
-		events: f.events, clock: f.clock, pace: frame.Pace{Interval: writeInterval}, changes: &changes{}, measures: newMeasures(), corrections: newCorrections(),
+		events: f.events, clock: f.clock, pace: frame.Pace{Interval: frame.StatusInterval}, changes: &changes{}, measures: newMeasures(), corrections: newCorrections(),
 	}
 	return f
 }
@@ -110,7 +110,7 @@ func (f *fixture) reconcileWeb(t *testing.T) (reconcile.Result, error) {
 // settle reconciles spread default/web after a while and returns its status.
 func (f *fixture) settle(t *testing.T) *v1beta1.WorkloadSpreadStatus {
 	t.Helper()
-	f.clock.SetTime(f.clock.Now().Add(writeInterval))
+	f.clock.SetTime(f.clock.Now().Add(frame.StatusInterval))
 	if _, err := f.reconcileWeb(t); err != nil {
 		t.Fatal(err)
 	}
@@ -467,7 +467,7 @@ func TestReconcileWrites(t *testing.T) {
 		f.create(t, pod("p1", "r1", "a"))
 		f.clock.SetTime(f.clock.Now().Add(300 * time.Millisecond))
 		result, err := f.reconcileWeb(t)
-		if err != nil || result.RequeueAfter != writeInterval-300*time.Millisecond || f.writes != 1 {
+		if err != nil || result.RequeueAfter != frame.StatusInterval-300*time.Millisecond || f.writes != 1 {
 			t.Fatalf("got %+v, %v after %d writes", result, err, f.writes)
 		}
 		f.clock.SetTime(f.clock.Now().Add(result.RequeueAfter))

@@ -3,7 +3,6 @@ package spread
 import (
 	"context"
 	"fmt"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -19,9 +18,6 @@ import (
 	"github.com/berth-project/berth/pkg/lineage"
 )
 
-// writeInterval is the shortest time between two writes of a spread's status, for bursts longer than the batch window.
-const writeInterval = time.Second
-
 // Setup adds the status controller of WorkloadSpreads to the manager, whose cache must have been made with frame.CacheOptions. The lineage must be of the
 // same manager. nodes knows whether there is a node autoscaler; nil means that there is none. The context is used until Setup returns.
 func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, nodes *autoscaler.Detector) error {
@@ -31,7 +27,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, nodes
 	family := &family{owners}
 	r := &reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), family: family, autoscaler: nodes, events: mgr.GetEventRecorder("berth-controller"), clock: clock.RealClock{},
-		pace: frame.Pace{Interval: writeInterval}, changes: &changes{}, measures: newMeasures(), corrections: newCorrections(),
+		pace: frame.Pace{Interval: frame.StatusInterval}, changes: &changes{}, measures: newMeasures(), corrections: newCorrections(),
 	}
 	c, err := frame.New("workloadspread", mgr, r, r.measures, r.corrections)
 	if err != nil {

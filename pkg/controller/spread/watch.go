@@ -188,18 +188,13 @@ func requestFor(object metav1.Object) reconcile.Request {
 
 // spreadMatters also passes status changes: a status that another client has written is corrected.
 var spreadMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*v1beta1.WorkloadSpread)
-	after, okAfter := e.ObjectNew.(*v1beta1.WorkloadSpread)
-	return !ok || !okAfter || !subset.SamePolicy(before, after) || !equality.Semantic.DeepEqual(before.Status, after.Status)
+	before, after := e.ObjectOld.(*v1beta1.WorkloadSpread), e.ObjectNew.(*v1beta1.WorkloadSpread)
+	return !subset.SamePolicy(before, after) || !equality.Semantic.DeepEqual(before.Status, after.Status)
 }}
 
 // podMatters drops updates that change nothing the model or the status reads.
 var podMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*corev1.Pod)
-	after, okAfter := e.ObjectNew.(*corev1.Pod)
-	if !ok || !okAfter {
-		return true
-	}
+	before, after := e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod)
 	was, _ := podstate.IsUnschedulable(before)
 	is, _ := podstate.IsUnschedulable(after)
 	return was != is || workload.ControllerUID(before) != workload.ControllerUID(after) ||
@@ -223,6 +218,4 @@ var workloadMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool
 }}
 
 // nodeMatters: subsets select nodes by labels and name.
-var nodeMatters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	return !equality.Semantic.DeepEqual(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels())
-}}
+var nodeMatters = predicate.LabelChangedPredicate{}
