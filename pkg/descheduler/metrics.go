@@ -1,8 +1,6 @@
 package descheduler
 
 import (
-	"sync"
-
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 )
@@ -16,10 +14,6 @@ var (
 		Subsystem: "berth_descheduler", Name: "last_success_timestamp_seconds", StabilityLevel: metrics.ALPHA,
 		Help: "Unix time in seconds at which a cycle last ended without an error. 0 until then.",
 	})
-
-	registerOnce sync.Once
 )
 
-func registerMetrics() {
-	registerOnce.Do(func() { legacyregistry.MustRegister(cycleSeconds, lastSuccess) })
-}
+func init() { legacyregistry.MustRegister(cycleSeconds, lastSuccess) }

@@ -121,7 +121,6 @@ const look = 500 * time.Millisecond
 // client that they use has a deadline.
 func (d *descheduler) load(ctx context.Context, asking *rest.Config) error {
 	deschedulermetrics.Register()
-	registerMetrics()
 	asking.Timeout = d.options.SyncTimeout
 	client, err := kubernetes.NewForConfig(asking)
 	if err != nil {

@@ -1,8 +1,6 @@
 package cycle
 
 import (
-	"sync"
-
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 )
@@ -20,10 +18,6 @@ var (
 		Subsystem: "berth_descheduler", Name: "clock_offset_seconds", StabilityLevel: metrics.ALPHA,
 		Help: "Seconds that the API server's clock is ahead of this machine's. Strategies decide by the API server's clock. 0 if they do not differ noticeably.",
 	})
-
-	registerOnce sync.Once
 )
 
-func registerMetrics() {
-	registerOnce.Do(func() { legacyregistry.MustRegister(decisions, evictions, clockOffset) })
-}
+func init() { legacyregistry.MustRegister(decisions, evictions, clockOffset) }

@@ -64,7 +64,6 @@ func NewWorld(options Options) *World {
 	if options.CallTimeout == 0 {
 		options.CallTimeout = defaultCallTimeout
 	}
-	registerMetrics()
 	return &World{options: options, report: newReport()}
 }
 
