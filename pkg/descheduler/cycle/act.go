@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	podevictions "sigs.k8s.io/descheduler/pkg/descheduler/evictions"
@@ -32,8 +31,8 @@ type Strategy struct {
 	Direction moves.Direction
 	// Decide is one of the decisions of package moves.
 	Decide func(*moves.Facts, moves.Cluster) moves.Decision
-	// Scope says which spreads it is about.
-	Scope Scope
+	// Covers is true for the namespaces of the spreads that it is about. Nil is true for all.
+	Covers func(namespace string) bool
 	// Stable is how long a node must have been ready to count as room. 0 takes any node that the filters take.
 	Stable time.Duration
 	// Schedulers are the names of schedulers whose pending pods it moves. Nil for those of all.
@@ -43,16 +42,7 @@ type Strategy struct {
 	Evictor frameworktypes.Evictor
 }
 
-// Scope selects spreads by their namespaces. The zero value selects all.
-type Scope struct {
-	// Include and Exclude are namespaces. Empty includes all.
-	Include, Exclude sets.Set[string]
-}
-
-// Has is true for a namespace that is selected.
-func (s *Scope) Has(namespace string) bool {
-	return (s.Include.Len() == 0 || s.Include.Has(namespace)) && !s.Exclude.Has(namespace)
-}
+func (s *Strategy) covers(of *spread) bool { return s.Covers == nil || s.Covers(of.object.Namespace) }
 
 // admits is true if the strategy may evict the pod.
 func (s *Strategy) admits(pod *corev1.Pod) bool {
@@ -98,7 +88,7 @@ func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
 		}
 	}()
 	for _, s := range c.unread {
-		if strategy.Scope.Has(s.object.Namespace) {
+		if strategy.covers(s) {
 			s.noteHeld(&strategy, moves.Held{From: subset.None, Reason: v1beta1.ReasonTargetUnreadable})
 			c.report.take(s)
 		}
@@ -110,7 +100,7 @@ func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if !strategy.Scope.Has(s.object.Namespace) {
+		if !strategy.covers(s) {
 			continue
 		}
 		if left <= 0 {

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -93,7 +92,7 @@ func TestASpreadThatCannotBeReadIsReported(t *testing.T) {
 	var decided []string
 	run := func(name string) {
 		t.Helper()
-		err := c.Run(t.Context(), Strategy{Name: name, Scope: Scope{Include: sets.New("ns")}, Decide: func(f *moves.Facts, _ moves.Cluster) moves.Decision {
+		err := c.Run(t.Context(), Strategy{Name: name, Covers: func(namespace string) bool { return namespace == "ns" }, Decide: func(f *moves.Facts, _ moves.Cluster) moves.Decision {
 			decided = append(decided, f.Name)
 			return moves.Decision{}
 		}})

@@ -19,9 +19,8 @@ import (
 // +kubebuilder:object:root=true
 type SubsetEvictorArgs struct {
 	metav1.TypeMeta `json:",inline"`
+	Scope           `json:",inline"`
 
-	// Namespaces whose pods the filter checks. It accepts pods of all other namespaces. Nil means all namespaces.
-	Namespaces *Namespaces `json:"namespaces,omitempty"`
 	// IgnoreBudgets leaves budgets to the API server, which is then asked about every pod.
 	IgnoreBudgets bool `json:"ignoreBudgets,omitempty"`
 	// IgnoreReturn lets pods go although their replacements come back to the same node, because it is the only one of
@@ -29,26 +28,12 @@ type SubsetEvictorArgs struct {
 	IgnoreReturn bool `json:"ignoreReturn,omitempty"`
 }
 
-// validateEvictor returns every error in the Args.
-func validateEvictor(obj runtime.Object) error {
-	args, ok := obj.(*SubsetEvictorArgs)
-	if !ok {
-		return fmt.Errorf("%s: want %T, got %T", SubsetEvictor, args, obj)
-	}
-	if err := (&Scope{Namespaces: args.Namespaces}).Validate().ToAggregate(); err != nil {
-		return fmt.Errorf("%s: %w", SubsetEvictor, err)
-	}
-	return nil
-}
-
 // evictor is the filter SubsetEvictor: it keeps strategies of others from evicting pods that must not, or cannot, be
 // evicted now, by the same rules and budgets as Berth's own strategies.
 type evictor struct {
+	args *SubsetEvictorArgs
 	// look returns what the current cycle knows.
-	look          func() (look, error)
-	scope         cycle.Scope
-	ignoreBudgets bool
-	ignoreReturn  bool
+	look func() (look, error)
 }
 
 // look is what a cycle knows about pods.
@@ -65,22 +50,13 @@ var _ frameworktypes.EvictorPlugin = &evictor{}
 
 // addEvictor registers the filter. It shares the world with strategies.
 func addEvictor(world *cycle.World, registry pluginregistry.Registry) {
-	build := func(ctx context.Context, args runtime.Object, handle frameworktypes.Handle) (frameworktypes.Plugin, error) {
+	build := func(ctx context.Context, obj runtime.Object, handle frameworktypes.Handle) (frameworktypes.Plugin, error) {
 		if err := world.Join(ctx, handle); err != nil {
 			return nil, fmt.Errorf("%s: %w", SubsetEvictor, err)
 		}
-		return newEvictor(args, func() (look, error) { return world.Look() })
+		return &evictor{obj.(*SubsetEvictorArgs), func() (look, error) { return world.Look() }}, nil
 	}
-	pluginregistry.Register(SubsetEvictor, build, &evictor{}, &SubsetEvictorArgs{}, validateEvictor, func(runtime.Object) {}, registry) // the zero values are the defaults
-}
-
-// newEvictor makes the filter from defaulted Args.
-func newEvictor(obj runtime.Object, current func() (look, error)) (*evictor, error) {
-	args, ok := obj.(*SubsetEvictorArgs)
-	if !ok {
-		return nil, fmt.Errorf("%s: want %T, got %T", SubsetEvictor, args, obj)
-	}
-	return &evictor{look: current, scope: (&Scope{Namespaces: args.Namespaces}).Compile(), ignoreBudgets: args.IgnoreBudgets, ignoreReturn: args.IgnoreReturn}, nil
+	pluginregistry.Register(SubsetEvictor, build, &evictor{}, &SubsetEvictorArgs{}, validator(SubsetEvictor), func(runtime.Object) {}, registry) // the zero values are the defaults
 }
 
 // Name of the plugin.
@@ -89,14 +65,14 @@ func (p *evictor) Name() string { return SubsetEvictor }
 // Filter is false for pods that must not be evicted, whose spread is paused, whose budgets have no room now, or whose
 // replacements come back to the same node. Failed pods may be removed.
 func (p *evictor) Filter(pod *corev1.Pod) bool {
-	return !p.scope.Has(pod.Namespace) || (cycle.Evictable(pod) || cycle.Removable(pod)) && p.passes(pod)
+	return !p.args.Has(pod.Namespace) || (cycle.Evictable(pod) || cycle.Removable(pod)) && p.passes(pod)
 }
 
 // PreEvictionFilter is false if the pod's spread is paused, a budget has no room for the pod, or its replacement comes
 // back to the same node. It takes no room: strategies of the framework call it for all pods of a node, and evict few of
 // them.
 func (p *evictor) PreEvictionFilter(pod *corev1.Pod) bool {
-	return !p.scope.Has(pod.Namespace) || p.passes(pod)
+	return !p.args.Has(pod.Namespace) || p.passes(pod)
 }
 
 // passes checks the spread of a pod, its budgets and its subset.
@@ -106,5 +82,5 @@ func (p *evictor) passes(pod *corev1.Pod) bool {
 		klog.Background().Error(err, "Keeping a pod, because spreads and budgets are not known", "pod", klog.KObj(pod))
 		return false
 	}
-	return !current.IsPaused(pod) && (p.ignoreBudgets || current.Spares(pod)) && (p.ignoreReturn || cycle.Removable(pod) || !current.ComesBack(pod))
+	return !current.IsPaused(pod) && (p.args.IgnoreBudgets || current.Spares(pod)) && (p.args.IgnoreReturn || cycle.Removable(pod) || !current.ComesBack(pod))
 }

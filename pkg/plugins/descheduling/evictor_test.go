@@ -41,14 +41,10 @@ func (r *room) Spare(pod *corev1.Pod) bool {
 func filter(t *testing.T, args string, current func() (look, error)) *evictor {
 	t.Helper()
 	given := testkit.ReadArgs[SubsetEvictorArgs](t, args)
-	if err := validateEvictor(given); err != nil {
+	if err := validator(SubsetEvictor)(given); err != nil {
 		t.Fatal(err)
 	}
-	p, err := newEvictor(given, current)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return &evictor{given, current}
 }
 
 func pod(change func(*corev1.Pod)) *corev1.Pod {
@@ -172,16 +168,10 @@ func TestPodsStayWhileBudgetsAreNotKnown(t *testing.T) {
 }
 
 func TestWhatIsRefused(t *testing.T) {
-	if err := validateEvictor(&SubsetEvictorArgs{}); err != nil {
+	if err := validator(SubsetEvictor)(&SubsetEvictorArgs{}); err != nil {
 		t.Errorf("nothing given: %v", err)
 	}
-	if err := validateEvictor(testkit.ReadArgs[SubsetEvictorArgs](t, "{namespaces: {include: [a], exclude: [b]}}")); err == nil || !strings.Contains(err.Error(), "namespaces") {
+	if err := validator(SubsetEvictor)(testkit.ReadArgs[SubsetEvictorArgs](t, "{namespaces: {include: [a], exclude: [b]}}")); err == nil || !strings.Contains(err.Error(), "namespaces") {
 		t.Errorf("include and exclude: got %v", err)
-	}
-	if err := validateEvictor(pod(nil)); err == nil {
-		t.Error("the args of another plugin were taken")
-	}
-	if _, err := newEvictor(pod(nil), nil); err == nil {
-		t.Error("a filter was made of the args of another plugin")
 	}
 }

@@ -2,22 +2,21 @@ package descheduling
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/berth-project/berth/pkg/descheduler/cycle"
 	"github.com/berth-project/berth/pkg/moves"
 )
 
-// Scope says for which spreads a strategy runs.
+// Scope says for which spreads a strategy runs, or which pods the filter checks.
 //
 // +kubebuilder:object:generate=true
 type Scope struct {
-	// Namespaces of the spreads. Nil means all.
+	// Namespaces of the spreads, or of the pods that SubsetEvictor checks: it accepts all others. Nil means all.
 	Namespaces *Namespaces `json:"namespaces,omitempty"`
 }
 
@@ -40,12 +39,10 @@ func (s *Scope) Validate() field.ErrorList {
 	return errs
 }
 
-// Compile returns the scope for a cycle.
-func (s *Scope) Compile() (scope cycle.Scope) {
-	if s.Namespaces != nil {
-		scope.Include, scope.Exclude = sets.New(s.Namespaces.Include...), sets.New(s.Namespaces.Exclude...)
-	}
-	return scope
+// Has is true for a namespace that is selected.
+func (s *Scope) Has(namespace string) bool {
+	n := s.Namespaces
+	return n == nil || (len(n.Include) == 0 || slices.Contains(n.Include, namespace)) && !slices.Contains(n.Exclude, namespace)
 }
 
 // Backoff is how long the next move waits if the pods of the last one came back: Base after the first time, twice as

@@ -21,46 +21,21 @@ type Args interface {
 	Validate() field.ErrorList
 	// Default sets missing fields.
 	Default()
-	// Compile returns for which spreads the strategy runs.
-	Compile() cycle.Scope
+	// Has is true for the namespaces of the spreads for which the strategy runs.
+	Has(namespace string) bool
 	// Strategy is the configured strategy, without name, scope and evictor. The Args must have been defaulted.
 	Strategy() cycle.Strategy
 }
 
-// addStrategy registers a strategy. args is an empty instance of its Args. The world is shared with the other
-// strategies.
+// addStrategy registers a strategy. args is an empty instance of its Args; the framework decodes what a policy says into
+// a copy of it. The world is shared with the other strategies.
 func addStrategy(name string, args Args, world *cycle.World, registry pluginregistry.Registry) {
-	read := func(obj runtime.Object) (Args, error) {
-		read, ok := obj.(Args)
-		if !ok {
-			return nil, fmt.Errorf("%s: want %T, got %T", name, args, obj)
-		}
-		return read, nil
-	}
-	validate := func(obj runtime.Object) error {
-		args, err := read(obj)
-		if err != nil {
-			return err
-		}
-		if err := args.Validate().ToAggregate(); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		return nil
-	}
-	setDefaults := func(obj runtime.Object) {
-		if args, err := read(obj); err == nil { // build returns the error
-			args.Default()
-		}
-	}
 	build := func(ctx context.Context, obj runtime.Object, handle frameworktypes.Handle) (frameworktypes.Plugin, error) {
-		args, err := read(obj)
-		if err != nil {
-			return nil, err
-		}
+		args := obj.(Args)
 		p := &plugin{world: world, strategy: args.Strategy()}
-		p.strategy.Name, p.strategy.Evictor = name, handle.Evictor()
-		p.strategy.Scope = args.Compile()
-		if err = world.Join(ctx, handle); err == nil {
+		p.strategy.Name, p.strategy.Evictor, p.strategy.Covers = name, handle.Evictor(), args.Has
+		err := world.Join(ctx, handle)
+		if err == nil {
 			err = world.LookForRoom()
 		}
 		if err != nil {
@@ -68,7 +43,17 @@ func addStrategy(name string, args Args, world *cycle.World, registry pluginregi
 		}
 		return p, nil
 	}
-	pluginregistry.Register(name, build, &plugin{}, args, validate, setDefaults, registry)
+	pluginregistry.Register(name, build, &plugin{}, args, validator(name), func(obj runtime.Object) { obj.(Args).Default() }, registry)
+}
+
+// validator returns every error in the Args of a plugin.
+func validator(name string) func(runtime.Object) error {
+	return func(obj runtime.Object) error {
+		if err := obj.(interface{ Validate() field.ErrorList }).Validate().ToAggregate(); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	}
 }
 
 // plugin runs a strategy. The policy says when: before the balancing ones, or among them.
