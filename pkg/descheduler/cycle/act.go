@@ -1,11 +1,10 @@
 package cycle
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -66,13 +65,7 @@ const shuffleEvery = 10 * time.Minute
 // order is that in which spreads decide. It changes with time: what one spread takes and cannot use, because somebody
 // forbids its evictions, others get another time.
 func (c *Cycle) order() []int {
-	places := make([][sha256.Size]byte, len(c.spreads))
-	order := make([]int, len(c.spreads))
-	for i, s := range c.spreads {
-		order[i], places[i] = i, sha256.Sum256(fmt.Append(nil, s.object.UID, c.Now.Unix()/int64(shuffleEvery/time.Second)))
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return bytes.Compare(places[a][:], places[b][:]) })
-	return order
+	return rand.New(rand.NewPCG(uint64(c.Now.Unix()/int64(shuffleEvery/time.Second)), 0)).Perm(len(c.spreads))
 }
 
 // mostAtOnce is for how many spreads pods are evicted at the same time. An eviction waits for the API server far longer

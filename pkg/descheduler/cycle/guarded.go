@@ -233,10 +233,3 @@ func (pods) DeleteCollection(context.Context, metav1.DeleteOptions, metav1.ListO
 func (p pods) EvictV1(ctx context.Context, eviction *policyv1.Eviction) error {
 	return p.client.evict(ctx, eviction)
 }
-
-// IsWatchListSemanticsUnSupported is what a clientset says of itself beyond its interface, and informers ask: fake ones
-// cannot list by watching.
-func (c *Client) IsWatchListSemanticsUnSupported() bool {
-	says, ok := c.Interface.(interface{ IsWatchListSemanticsUnSupported() bool })
-	return ok && says.IsWatchListSemanticsUnSupported()
-}

@@ -27,15 +27,12 @@ type Options struct {
 	Clock clock.WithTicker
 	// DryRun writes no status and no event. The clients decide what becomes of evictions.
 	DryRun bool
-	// CallTimeout is how long one write may take. 0 is 5 s.
+	// CallTimeout is how long one write may take. Required.
 	CallTimeout time.Duration
 }
 
-const (
-	defaultCallTimeout = 5 * time.Second
-	// lookTimeout is how long a look may take.
-	lookTimeout = time.Minute
-)
+// lookTimeout is how long a look may take.
+const lookTimeout = time.Minute
 
 // World is what Berth's plugins of one registry share: their access to the API server, and their look at the cluster.
 // Both come from the handle that the framework builds plugins with, in each cycle again. Between cycles it only
@@ -61,9 +58,6 @@ type World struct {
 
 // NewWorld makes a world without plugins.
 func NewWorld(options Options) *World {
-	if options.CallTimeout == 0 {
-		options.CallTimeout = defaultCallTimeout
-	}
 	return &World{options: options, report: newReport()}
 }
 
