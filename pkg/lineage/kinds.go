@@ -345,9 +345,6 @@ func (k *Kinds) tryStart(ctx context.Context, kind schema.GroupKind) (version st
 
 // isUnwatchable is true for a kind that could not be watched.
 func (k *Kinds) isUnwatchable(kind schema.GroupKind) bool {
-	if isWatched(kind) {
-		return false
-	}
 	known, _ := k.look(kind)
 	return known.unwatchable != nil
 }

@@ -268,19 +268,6 @@ func (l *Lineage) Ordinals(ctx context.Context, namespace string, o workload.Own
 	return read, nil
 }
 
-// Parent is the controller of an owner, or nil if it has none. known is false if the owner is not in the cache although
-// its kind is, or will be, watched.
-func (l *Lineage) Parent(ctx context.Context, namespace string, of workload.Owner) (parent *workload.Owner, known bool, err error) {
-	if workload.EndsChain(of.Kind) || l.isUnwatchable(of.Kind) {
-		return nil, true, nil
-	}
-	object, err := l.Read(ctx, namespace, of)
-	if err != nil || object == nil {
-		return nil, false, err
-	}
-	return workload.ControllerOf(object), true, nil
-}
-
 // Climb visits an owner, its controller and so on, until visit returns done or an error, or the chain ends. missing is
 // the first owner that is not in the cache, so that its own controller is unknown. It may still arrive. It is nil if
 // the climb ended otherwise.
@@ -289,17 +276,17 @@ func (l *Lineage) Climb(ctx context.Context, namespace string, from *workload.Ow
 		if from == nil {
 			return nil, nil
 		}
-		if done, err := visit(*from); done || err != nil {
+		if done, err := visit(*from); done || err != nil || workload.EndsChain(from.Kind) || l.isUnwatchable(from.Kind) {
 			return nil, err
 		}
-		parent, known, err := l.Parent(ctx, namespace, *from)
+		object, err := l.Read(ctx, namespace, *from)
 		if err != nil {
 			return nil, err
 		}
-		if !known {
+		if object == nil {
 			return from, nil
 		}
-		from = parent
+		from = workload.ControllerOf(object)
 	}
 	return nil, nil
 }
