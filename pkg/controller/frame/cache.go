@@ -27,7 +27,7 @@ func CacheOptions() cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&v1beta1.WorkloadSpread{}: {Transform: keepOfSpread},
+			&v1beta1.WorkloadSpread{}: {Transform: keepWriters},
 			&corev1.Pod{}:             {Transform: KeepOfPod, UnsafeDisableDeepCopy: shared},
 			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{workload.KruiseConfiguration.Namespace: {
 				FieldSelector: fields.OneTermEqualSelector("metadata.name", workload.KruiseConfiguration.Name),
@@ -39,13 +39,6 @@ func CacheOptions() cache.Options {
 			&batchv1.Job{}:        {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},
 		},
 	}
-}
-
-func keepOfSpread(obj any) (any, error) {
-	if spread, ok := obj.(*v1beta1.WorkloadSpread); ok {
-		keepWriters(spread)
-	}
-	return obj, nil
 }
 
 // KeepOfPod drops what no controller reads of a pod.

@@ -79,8 +79,12 @@ func TrackWriters(ctx context.Context, writer client.StatusClient, object client
 	return nil
 }
 
-// keepWriters removes from the managedFields all that otherWriter does not read. It changes the object.
-func keepWriters(object metav1.Object) {
+// keepWriters removes from the managedFields all that otherWriter does not read. It changes the object, and is a transform for caches.
+func keepWriters(obj any) (any, error) {
+	object, is := obj.(metav1.Object)
+	if !is {
+		return obj, nil
+	}
 	var kept []metav1.ManagedFieldsEntry
 	for _, entry := range object.GetManagedFields() {
 		if entry.Subresource == "status" {
@@ -88,4 +92,5 @@ func keepWriters(object metav1.Object) {
 		}
 	}
 	object.SetManagedFields(kept)
+	return obj, nil
 }

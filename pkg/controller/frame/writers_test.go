@@ -35,7 +35,9 @@ func TestOther(t *testing.T) {
 				if got, found := otherWriter(object); found != (tc.want != "") || found && got.Manager != tc.want {
 					t.Errorf("%s: got %v %t, want %q", when, got, found, tc.want)
 				}
-				keepWriters(object)
+				if _, err := keepWriters(object); err != nil {
+					t.Fatal(err)
+				}
 			}
 			for _, kept := range object.ManagedFields {
 				if kept.FieldsV1 != nil || kept.Subresource != "status" {
