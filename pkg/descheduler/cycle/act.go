@@ -172,13 +172,13 @@ func (c *Cycle) act(ctx context.Context, strategy *Strategy, s *spread, decision
 	if len(decision.Moves) > 0 {
 		ahead.moves = s.facts.Record(decision)
 	}
-	if err := c.remember(ctx, s, ahead); err != nil {
-		var since outdatedError
-		if !errors.As(err, &since) {
-			return err
-		}
+	outdated, err := c.remember(ctx, s, ahead)
+	if err != nil {
+		return err
+	}
+	if outdated != "" {
 		for i := range decision.Moves {
-			s.noteHeld(strategy, moves.Held{Pod: decision.Moves[i].Pod, From: decision.Moves[i].From, Reason: since.reason})
+			s.noteHeld(strategy, moves.Held{Pod: decision.Moves[i].Pod, From: decision.Moves[i].From, Reason: outdated})
 		}
 		return nil // the next cycle decides again
 	}
@@ -188,8 +188,8 @@ func (c *Cycle) act(ctx context.Context, strategy *Strategy, s *spread, decision
 	}
 	if len(failed) > 0 {
 		ahead.moves = s.facts.Retract(ahead.moves, failed)
-		if err := c.remember(ctx, s, ahead); err != nil {
-			klog.FromContext(ctx).Error(err, "Pods that were not evicted count as gone for a while", "workloadspread", klog.KObj(s.object))
+		if outdated, err := c.remember(ctx, s, ahead); outdated != "" || err != nil {
+			klog.FromContext(ctx).Error(err, "Pods that were not evicted count as gone for a while", "workloadspread", klog.KObj(s.object), "reason", outdated)
 		}
 	}
 	s.facts.Moves, s.facts.Misplaced = ahead.moves, ahead.misplaced
@@ -237,48 +237,36 @@ type memory struct {
 	misplaced *v1beta1.Misplaced
 }
 
-// outdatedError says what has changed of a spread since it was looked at.
-type outdatedError struct{ reason v1beta1.Reason }
-
-func (e outdatedError) Error() string {
-	return fmt.Sprintf("the spread has changed since it was looked at: %s", e.reason)
-}
-
-// remember writes the memory of a spread into its status, if the spread and its memory are as they were read. The
-// status controller writes to the same object; what it changes does not matter.
-func (c *Cycle) remember(ctx context.Context, s *spread, m memory) error {
+// remember writes the memory of a spread into its status, if the spread and its memory are as they were read. If they are
+// not, it says what has changed. The status controller writes to the same object; what it changes does not matter.
+func (c *Cycle) remember(ctx context.Context, s *spread, m memory) (outdated v1beta1.Reason, _ error) {
 	if c.world.options.DryRun {
-		return nil
+		return "", nil
 	}
 	const attempts = 5
 	for range attempts {
-		err := c.write(ctx, s.object, m)
-		switch {
-		case err == nil:
-			return nil
-		case apierrors.IsNotFound(err):
-			return outdatedError{v1beta1.ReasonSpreadChanged}
-		case !apierrors.IsConflict(err):
-			return fmt.Errorf("writing what is about to be done: %w", err)
-		}
 		latest := &v1beta1.WorkloadSpread{}
-		if err := c.get(ctx, client.ObjectKeyFromObject(s.object), latest); err != nil {
-			if apierrors.IsNotFound(err) {
-				return outdatedError{v1beta1.ReasonSpreadChanged}
-			}
-			return fmt.Errorf("reading the spread again: %w", err)
+		err := c.write(ctx, s.object, m)
+		if apierrors.IsConflict(err) {
+			err = c.get(ctx, client.ObjectKeyFromObject(s.object), latest)
+		} else if err == nil {
+			return "", nil
 		}
 		switch {
+		case apierrors.IsNotFound(err):
+			return v1beta1.ReasonSpreadChanged, nil
+		case err != nil:
+			return "", fmt.Errorf("writing what is about to be done: %w", err)
 		case !subset.SamePolicy(latest, s.object):
-			return outdatedError{v1beta1.ReasonSpreadChanged}
+			return v1beta1.ReasonSpreadChanged, nil
 		case moves.IsPaused(latest):
-			return outdatedError{v1beta1.ReasonPaused}
+			return v1beta1.ReasonPaused, nil
 		case !equality.Semantic.DeepEqual(latest.Status.Moves, s.object.Status.Moves) || !equality.Semantic.DeepEqual(latest.Status.Misplaced, s.object.Status.Misplaced):
-			return outdatedError{v1beta1.ReasonMovedByOther}
+			return v1beta1.ReasonMovedByOther, nil
 		}
 		s.object = latest
 	}
-	return outdatedError{v1beta1.ReasonSpreadChanged}
+	return v1beta1.ReasonSpreadChanged, nil
 }
 
 func (c *Cycle) get(ctx context.Context, key client.ObjectKey, into *v1beta1.WorkloadSpread) error {
