@@ -6,7 +6,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
@@ -50,10 +49,8 @@ func (a *EvictUnschedulableSubsetPodsArgs) Default() {
 	if len(a.SchedulerNames) == 0 {
 		a.SchedulerNames = []string{v1beta1.SchedulerName}
 	}
-	setDefault(&a.SkewTolerance, 5*time.Second)
-	if a.MaxPerSubset == nil {
-		a.MaxPerSubset = ptr.To(intstr.FromString("100%"))
-	}
+	setDefault(&a.SkewTolerance, metav1.Duration{Duration: 5 * time.Second})
+	setDefault(&a.MaxPerSubset, intstr.FromString("100%"))
 	defaultBackoff(&a.Backoff, time.Minute, 30*time.Minute)
 }
 
@@ -98,10 +95,8 @@ func (a *EnforceSubsetMaxReplicasArgs) Validate() field.ErrorList {
 
 // Default implements Args.
 func (a *EnforceSubsetMaxReplicasArgs) Default() {
-	setDefault(&a.SettleTime, time.Minute)
-	if a.MaxUnavailable == nil {
-		a.MaxUnavailable = ptr.To(intstr.FromString("10%"))
-	}
+	setDefault(&a.SettleTime, metav1.Duration{Duration: time.Minute})
+	setDefault(&a.MaxUnavailable, intstr.FromString("10%"))
 	defaultBackoff(&a.Backoff, time.Minute, 30*time.Minute)
 }
 
@@ -149,12 +144,10 @@ func (a *RebalanceToPreferredSubsetArgs) Validate() field.ErrorList {
 // Default implements Args.
 func (a *RebalanceToPreferredSubsetArgs) Default() {
 	limits := moves.DefaultReturnLimits()
-	setDefault(&a.StabilizationWindow, limits.Stable)
-	setDefault(&a.MinResidence, limits.Residence)
-	setDefault(&a.Cooldown, limits.Cooldown)
-	if a.MaxMovesPerSpread == nil {
-		a.MaxMovesPerSpread = &limits.AtMost
-	}
+	setDefault(&a.StabilizationWindow, metav1.Duration{Duration: limits.Stable})
+	setDefault(&a.MinResidence, metav1.Duration{Duration: limits.Residence})
+	setDefault(&a.Cooldown, metav1.Duration{Duration: limits.Cooldown})
+	setDefault(&a.MaxMovesPerSpread, limits.AtMost)
 	defaultBackoff(&a.Backoff, limits.Pace.Base, limits.Pace.Longest)
 }
 

@@ -58,11 +58,9 @@ type Backoff struct {
 
 // defaultBackoff sets missing fields.
 func defaultBackoff(b **Backoff, base, longest time.Duration) {
-	if *b == nil {
-		*b = &Backoff{}
-	}
-	setDefault(&(*b).Base, base)
-	setDefault(&(*b).Longest, longest)
+	setDefault(b, Backoff{})
+	setDefault(&(*b).Base, metav1.Duration{Duration: base})
+	setDefault(&(*b).Longest, metav1.Duration{Duration: longest})
 }
 
 // Validate returns every error with its path. Nil is valid.
@@ -82,10 +80,10 @@ func (b *Backoff) Pace() moves.Pace {
 	return moves.Pace{Base: b.Base.Duration, Longest: b.Longest.Duration}
 }
 
-// setDefault sets a missing duration.
-func setDefault(value **metav1.Duration, def time.Duration) {
+// setDefault sets a missing value.
+func setDefault[T any](value **T, def T) {
 	if *value == nil {
-		*value = &metav1.Duration{Duration: def}
+		*value = &def
 	}
 }
 
