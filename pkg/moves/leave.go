@@ -64,7 +64,7 @@ func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 				var may func(to int) bool
 				closed, enough := f.closed().With(from), RoomUnknown
 				if pod.Admitted.Opened {
-					enough, may = NoRoom, isSubset
+					enough, may = NoRoom, func(to int) bool { return to != subset.None }
 				}
 				if d.try(f, cluster, places, Move{Pod: pod, From: from, Reason: v1beta1.ReasonUnschedulableTooLong}, closed, enough, may) {
 					left++
@@ -74,8 +74,6 @@ func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 	}
 	return d
 }
-
-func isSubset(to int) bool { return to != subset.None }
 
 // amount is a count, or a percentage of total, rounded up. It is at least 1.
 func amount(value intstr.IntOrString, total int32) int32 {

@@ -31,17 +31,12 @@ type TrimLimits struct {
 // Trim decides about misplaced bound pods: pods outside of their subset because the labels of their node changed, and
 // pods above the quota of their subset because it was lowered or another scheduler bound them. They are moved in the
 // order in which the workload would delete them.
-func Trim(f *Facts, limits TrimLimits, cluster Cluster) Decision {
+func Trim(f *Facts, limits TrimLimits, cluster Cluster) (d Decision) {
 	present := f.present()
 	places := f.placesOf(present)
 	misplaced := f.misplaced(present, &places.plan)
 	memory := f.remember(int32(len(misplaced)))
-	d := f.trim(limits, cluster, present, places, misplaced, memory)
-	d.Misplaced, d.Remembers = memory, true
-	return d
-}
-
-func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places *places, misplaced []Move, memory *v1beta1.Misplaced) Decision {
+	defer func() { d.Misplaced, d.Remembers = memory, true }()
 	if len(misplaced) == 0 {
 		return Decision{}
 	}
@@ -57,7 +52,7 @@ func (f *Facts) trim(limits TrimLimits, cluster Cluster, present []*Pod, places 
 	case f.Now.Before(due):
 		return all(v1beta1.ReasonSettling, due)
 	}
-	d := decide(limits.Pace, misplaced)
+	d = decide(limits.Pace, misplaced)
 	allowed := amount(limits.MaxUnavailable, f.asked()) - max(f.asked()-ready(present), 0)
 	enough := HasRoom
 	if limits.WithoutRoom {

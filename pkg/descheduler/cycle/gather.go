@@ -209,22 +209,20 @@ func (c *Cycle) spreadOf(ctx context.Context, byKey map[types.NamespacedName]*sp
 func (c *Cycle) observe(pod *corev1.Pod) moves.Pod {
 	observed := moves.Pod{Pod: subset.Observe(pod, c.snapshot.Node(pod.Spec.NodeName))}
 	observed.OfJob = workload.IsOfJob(pod)
-	condition := podstate.Condition(pod, corev1.PodScheduled)
+	unschedulable, since := podstate.IsUnschedulable(pod)
 	switch {
-	case condition == nil:
 	case pod.Spec.NodeName != "":
-		observed.BoundSince = condition.LastTransitionTime.Time
-	case condition.Status == corev1.ConditionFalse && condition.Reason == corev1.PodReasonUnschedulable &&
-		pod.Status.NominatedNodeName == "" && len(pod.Spec.SchedulingGates) == 0:
-		if observed.UnschedulableSince = condition.LastTransitionTime.Time; observed.UnschedulableSince.IsZero() {
+		observed.BoundSince = pod.CreationTimestamp.Time
+		if c := podstate.Condition(pod, corev1.PodScheduled); c != nil && !c.LastTransitionTime.IsZero() {
+			observed.BoundSince = c.LastTransitionTime.Time
+		}
+	case unschedulable && pod.Status.NominatedNodeName == "" && len(pod.Spec.SchedulingGates) == 0:
+		if observed.UnschedulableSince = since; since.IsZero() {
 			observed.UnschedulableSince = pod.CreationTimestamp.Time // Kubernetes does not record when its gates were removed
 		}
 		if picked := observed.Admitted; picked != nil && picked.Opened && picked.Since.After(observed.UnschedulableSince) {
 			observed.UnschedulableSince = picked.Since // the condition is as old as the pod: it was false with the gate, too
 		}
-	}
-	if pod.Spec.NodeName != "" && observed.BoundSince.IsZero() {
-		observed.BoundSince = pod.CreationTimestamp.Time
 	}
 	return observed
 }
