@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/cli/console"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
@@ -351,10 +352,7 @@ func (c *explainCommand) print(r *podReport) error {
 		}
 		rows := [][]string{head}
 		for _, t := range r.Tiers {
-			quota := "-"
-			if t.Quota != nil {
-				quota = strconv.Itoa(int(*t.Quota))
-			}
+			quota := subset.FormatQuota(ptr.Deref(t.Quota, subset.NoLimit))
 			row := []string{"  " + t.Subset, strconv.Itoa(int(t.Kept)), quota, fitting(t), t.Verdict}
 			if t.Target != nil {
 				row = slices.Insert(row, 3, strconv.Itoa(int(*t.Target)))

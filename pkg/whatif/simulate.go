@@ -320,10 +320,7 @@ func (c *simulateCommand) print(simulations []simulation) error {
 		s := &simulations[i]
 		rows := [][]string{{fmt.Sprintf("%d replicas", s.Replicas), "KEPT", "THEN", "QUOTA"}}
 		for _, in := range s.Subsets {
-			quota := "-"
-			if in.Quota != nil {
-				quota = strconv.Itoa(int(*in.Quota))
-			}
+			quota := subset.FormatQuota(ptr.Deref(in.Quota, subset.NoLimit))
 			rows = append(rows, []string{"  " + in.Name, strconv.Itoa(int(in.Now)), strconv.Itoa(int(in.Then)), quota})
 		}
 		if err := c.output.Table(c.out, rows); err != nil {
