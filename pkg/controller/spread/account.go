@@ -222,20 +222,6 @@ func (a *account) agrees(with *account) bool {
 		len(a.terminating) == len(with.terminating) && len(a.unwritten) == len(with.unwritten)
 }
 
-// accounts of all spreads. An account belongs to the worker that reconciles its spread. Looking one up is safe for concurrent use.
-type accounts struct{ bySpread sync.Map }
-
-func (a *accounts) of(spread types.NamespacedName) *account {
-	known, _ := a.bySpread.Load(spread)
-	account, _ := known.(*account)
-	return account
-}
-
-func (a *accounts) keep(spread types.NamespacedName, account *account) {
-	a.bySpread.Store(spread, account)
-}
-func (a *accounts) close(spread types.NamespacedName) { a.bySpread.Delete(spread) }
-
 // changes are what has happened since each account was last updated. They are safe for concurrent use. The zero value is ready to use.
 type changes struct {
 	mu       sync.Mutex

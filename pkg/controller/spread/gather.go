@@ -107,7 +107,9 @@ const recountInterval = 10 * time.Minute
 func (r *reconciler) accountOf(ctx context.Context, spread *v1beta1.WorkloadSpread, now basis) (*account, error) {
 	key := client.ObjectKeyFromObject(spread)
 	// The changes come first: a change that comes later may already be in what is read, and one that is not must not be lost.
-	change, known := r.changes.take(key), r.accounts.of(key)
+	change := r.changes.take(key)
+	found, _ := r.accounts.Load(key)
+	known, _ := found.(*account)
 	reopen := known == nil || known.basis != now || change.everything
 	if !reopen {
 		for name := range change.pods {
@@ -144,7 +146,7 @@ func (r *reconciler) accountOf(ctx context.Context, spread *v1beta1.WorkloadSpre
 		klog.FromContext(ctx).Info("A recount came to other numbers than the account, and takes its place", "spread", klog.KObj(spread))
 	}
 	counted.recount = r.clock.Now().Add(wait.Jitter(recountInterval, 0.5))
-	r.accounts.keep(key, counted)
+	r.accounts.Store(key, counted)
 	return counted, nil
 }
 

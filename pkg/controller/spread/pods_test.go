@@ -258,7 +258,7 @@ func TestAPodThatCannotBeWrittenHoldsUpNothingElse(t *testing.T) {
 		t.Errorf("tried again after %s, want %s", result.RequeueAfter, initialBackoff)
 	}
 	key := types.NamespacedName{Namespace: "default", Name: "web"}
-	account := f.accounts.of(key)
+	account, _ := f.accounts.Load(key)
 	if account == nil {
 		t.Fatal("the account is given up, and all pods are counted again and again")
 	}
@@ -268,7 +268,7 @@ func TestAPodThatCannotBeWrittenHoldsUpNothingElse(t *testing.T) {
 		f.changes.ofPod(key, "p3")
 		once()
 	})
-	if f.status(t).SubsetStatuses[0].Replicas != 3 || f.accounts.of(key) != account {
+	if now, _ := f.accounts.Load(key); f.status(t).SubsetStatuses[0].Replicas != 3 || now != account {
 		t.Errorf("status %+v", f.status(t))
 	}
 	patches("after a while", 1, func() {

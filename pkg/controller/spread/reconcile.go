@@ -3,6 +3,7 @@ package spread
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,8 +33,9 @@ type reconciler struct {
 	events     events.EventRecorder
 	clock      clock.PassiveClock
 	pace       frame.Pace
-	// accounts of the pods, and the changes since they were updated.
-	accounts accounts
+	// accounts of the pods, of types.NamespacedName to *account, and the changes since they were updated. An account belongs to the worker that reconciles its
+	// spread.
+	accounts sync.Map
 	changes  *changes
 	// measures are the numbers for the metrics. corrections counts the recounts that differ.
 	measures    *frame.Measures[measure]
@@ -47,7 +49,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	complete := false
 	defer func() {
 		if !complete { // also when it panics
-			r.accounts.close(request.NamespacedName)
+			r.accounts.Delete(request.NamespacedName)
 		}
 	}()
 	result, err := r.reconcile(ctx, request)
@@ -63,7 +65,7 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 		if apierrors.IsNotFound(err) {
 			r.pace.Forget(request.NamespacedName)
 			r.measures.Forget(request.NamespacedName)
-			r.accounts.close(request.NamespacedName)
+			r.accounts.Delete(request.NamespacedName)
 			r.changes.take(request.NamespacedName)
 			return reconcile.Result{}, nil
 		}
