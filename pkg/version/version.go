@@ -75,9 +75,3 @@ func Supported() string {
 	}
 	return strings.Join(all[:len(all)-1], ", ") + " and " + all[len(all)-1]
 }
-
-// Constraint are the API servers that some line runs with, as kubeVersion of a chart.
-func Constraint() string {
-	oldest, newest := utilversion.MustParseGeneric(Lines[0]), utilversion.MustParseGeneric(Lines[len(Lines)-1])
-	return fmt.Sprintf(">= %d.%d.0-0 < %d.%d.0-0", oldest.Major(), oldest.Minor(), newest.Major(), newest.Minor()+2)
-}

@@ -23,7 +23,7 @@ import (
 // Engine answers questions about one snapshot. It is not safe for concurrent use.
 type Engine struct {
 	*lineage.Snapshot
-	// Filters of kube-scheduler alone.
+	// Filters of kube-scheduler alone. Nil for an engine that divides pods and cannot answer whether a node takes one.
 	Filters *fit.Filters
 
 	clock clock.PassiveClock
@@ -47,11 +47,6 @@ func NewEngine(ctx context.Context, taken *lineage.Snapshot, live client.Client,
 	}
 	e.scheduler, err = fit.NewFilters(ctx, typed, factory, fit.Plugin{Profile: v1beta1.SchedulerName, Name: workloadspread.Name, Weight: 2, New: e.plugin.Plugin})
 	return e, err
-}
-
-// newWithoutNodes makes an engine that divides pods and cannot answer whether a node takes one: its Filters are nil.
-func newWithoutNodes(taken *lineage.Snapshot, clock clock.PassiveClock) *Engine {
-	return &Engine{Snapshot: taken, clock: clock}
 }
 
 // Divided is a spread with the pods that it divides.

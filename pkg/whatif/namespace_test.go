@@ -20,7 +20,7 @@ func TestExplainWithoutNodes(t *testing.T) {
 	placed, waiting := pod("x", "1", "node-a", "a"), pod("p", "1", "", "")
 	e := engineOf(t, append([]client.Object{spread, placed, waiting}, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "d"}, Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](2)}},
 		&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", UID: "rs", OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "d", Controller: ptr.To(true)}}}})...)
-	e = newWithoutNodes(e.Snapshot, clock.RealClock{})
+	e = &Engine{Snapshot: e.Snapshot, clock: clock.RealClock{}}
 	for is, want := range map[*corev1.Pod]string{placed: "a comes first", waiting: "only the filters can tell"} {
 		r, err := explainPod(t.Context(), e, is)
 		if err != nil {

@@ -22,7 +22,7 @@ func lookInNamespace(ctx context.Context, cluster *console.Cluster) (*Engine, er
 	if err != nil {
 		return nil, err
 	}
-	return newWithoutNodes(taken, clock.RealClock{}), nil
+	return &Engine{Snapshot: taken, clock: clock.RealClock{}}, nil
 }
 
 // look takes a snapshot of the cluster, and makes the engine for it. It lists all pods and nodes, because the
