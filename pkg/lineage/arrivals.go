@@ -13,8 +13,8 @@ import (
 // arrivals lets requests wait until an owner, or an announced spread, is in the cache.
 type arrivals struct {
 	clock clock.WithTicker
-	// kept is how long a window is remembered after it has closed, so that later requests do not wait for the same object
-	// again.
+	// kept is how long a window is remembered after it has closed, so that later requests do not wait for the same
+	// object again.
 	kept time.Duration
 	// open is the number of windows. While it is 0, events and requests cost almost nothing.
 	open atomic.Int64

@@ -14,8 +14,8 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// CompileTerm turns a term into a selector of nodes, or returns every error in it. It refuses what the API server refuses
-// in a pod's node affinity. The parser does most of that, and takes any field and any value of it.
+// CompileTerm turns a term into a selector of nodes, or returns every error in it. It refuses what the API server
+// refuses in a pod's node affinity. The parser does most of that, and takes any field and any value of it.
 func CompileTerm(term *corev1.NodeSelectorTerm, path *field.Path) (*nodeaffinity.NodeSelector, field.ErrorList) {
 	var errs field.ErrorList
 	selector, err := nodeaffinity.NewNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{*term}})

@@ -32,8 +32,8 @@ func LabelSelector(object runtime.Object) *metav1.LabelSelector {
 	return PartsOf(object).Selector
 }
 
-// Template is what an object makes its pods from: that of a built-in kind, and spec.template of an object of another kind
-// that was read as a whole. It is nil if that is not known.
+// Template is what an object makes its pods from: that of a built-in kind, and spec.template of an object of another
+// kind that was read as a whole. It is nil if that is not known.
 func Template(object runtime.Object) *corev1.PodTemplateSpec {
 	if w, is := object.(*unstructured.Unstructured); is {
 		if template := (&corev1.PodTemplateSpec{}); inSpec(w, "template", template) {

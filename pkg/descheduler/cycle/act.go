@@ -237,8 +237,8 @@ type memory struct {
 	misplaced *v1beta1.Misplaced
 }
 
-// remember writes the memory of a spread into its status, if the spread and its memory are as they were read. If they are
-// not, it says what has changed. The status controller writes to the same object; what it changes does not matter.
+// remember writes the memory of a spread into its status, if the spread and its memory are as they were read. If they
+// are not, it says what has changed. The status controller writes to the same object; what it changes does not matter.
 func (c *Cycle) remember(ctx context.Context, s *spread, m memory) (outdated v1beta1.Reason, _ error) {
 	if c.world.options.DryRun {
 		return "", nil

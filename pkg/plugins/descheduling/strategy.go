@@ -27,8 +27,8 @@ type Args interface {
 	Strategy() cycle.Strategy
 }
 
-// addStrategy registers a strategy. args is an empty instance of its Args; the framework decodes what a policy says into
-// a copy of it. The world is shared with the other strategies.
+// addStrategy registers a strategy. args is an empty instance of its Args; the framework decodes what a policy says
+// into a copy of it. The world is shared with the other strategies.
 func addStrategy(name string, args Args, world *cycle.World, registry pluginregistry.Registry) {
 	build := func(ctx context.Context, obj runtime.Object, handle frameworktypes.Handle) (frameworktypes.Plugin, error) {
 		args := obj.(Args)
