@@ -2,10 +2,13 @@ package federation
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/allocation"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
@@ -102,7 +104,13 @@ func preferencesOf(frs *v1alpha1.FederatedReplicaSet) (v1alpha1.Preferences, *fi
 		return *frs.Spec.Preferences, inSpec, field.ErrorList{field.Forbidden(path, "spec.preferences is given too; keep one of them")}
 	}
 	var preferences v1alpha1.Preferences
-	if err := yaml.UnmarshalStrict([]byte(text), &preferences); err != nil {
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(&preferences)
+	if err == nil && !json.Valid([]byte(text)) {
+		err = errors.New("text after the object")
+	}
+	if err != nil {
 		return v1alpha1.Preferences{}, path, field.ErrorList{field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("must be preferences as JSON: %v", err))}
 	}
 	return preferences, path, nil

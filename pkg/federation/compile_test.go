@@ -82,7 +82,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"both preferences":                  {web + "preferences: {rebalance: true}", `{"rebalance": true}`, []string{annotation + " spec.preferences is given too; keep one"}},
 		"an annotation that is no JSON":     {web, `rebalance`, []string{annotation + " must be preferences as JSON"}},
 		"an annotation with another field":  {web, `{"rebalanced": true}`, []string{annotation + ` json: unknown field "rebalanced"`}},
-		"an annotation with too much":       {web, `{} {}`, []string{annotation + " must be preferences as JSON"}},
+		"an annotation with too much":       {web, `{} }`, []string{annotation + " must be preferences as JSON: text after"}},
 		"an annotation with a large number": {web, `{"clusters": {"a": {"weight": 3000000000}}}`, []string{annotation + " must be preferences as JSON"}},
 		"an annotation with wrong bounds":   {web, `{"clusters": {"a": {"minReplicas": 3, "maxReplicas": 2}}}`, []string{annotation + ".clusters[a].minReplicas must not be greater"}},
 		"clusters": {web + "preferences: {clusters: {A_b: {minReplicas: -1}, b: {minReplicas: 3, maxReplicas: 2, weight: -1}, c: {maxReplicas: -1}}}", "",
