@@ -41,6 +41,8 @@ import (
 
 	"github.com/berth-project/berth/manifests"
 	budgetcontroller "github.com/berth-project/berth/pkg/controller/budget"
+	"github.com/berth-project/berth/pkg/controller/frame"
+	appsv1beta1 "github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/guard"
@@ -96,7 +98,7 @@ func (s skewed) Since(t time.Time) time.Duration { return s.Now().Sub(t) }
 
 func install(ctx context.Context) (*installation, error) {
 	i := &installation{scheme: runtime.NewScheme()}
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme, appsv1beta1.AddToScheme} {
 		if err := add(i.scheme); err != nil {
 			return nil, err
 		}
@@ -143,9 +145,10 @@ func (i *installation) newGuard(ctx context.Context, config *rest.Config, opts g
 	return mux, mgr.GetCache(), nil
 }
 
+// newManager makes a manager with the cache of berth-controller, which lacks what the controllers do not read.
 func (i *installation) newManager(config *rest.Config) (ctrl.Manager, error) {
 	return ctrl.NewManager(config, ctrl.Options{
-		Scheme: i.scheme, Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Scheme: i.scheme, Cache: frame.CacheOptions(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Controller: controllerconfig.Controller{SkipNameValidation: ptr.To(true)},
 	})
 }

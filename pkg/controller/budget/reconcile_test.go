@@ -31,6 +31,7 @@ import (
 
 	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
@@ -59,9 +60,23 @@ func newBench(t *testing.T, calls interceptor.Funcs, objects ...client.Object) *
 func (b *bench) restart() {
 	b.clock = clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
 	b.reconciler = &reconciler{
-		cached: b.client, live: b.client, writer: b.client, census: census.New(b.client, b.client.SubResource("scale"), b.client, b.clock),
+		cached: trimmed{b.client}, live: b.client, writer: b.client, census: census.New(b.client, b.client.SubResource("scale"), b.client, b.clock),
 		events: events.NewFakeRecorder(100), clock: b.clock, seen: cache.NewExpiring(), expiry: 2 * time.Minute, extent: newExtents(),
 	}
+}
+
+// trimmed reads pods as the controller's cache has them, without what the controllers do not read.
+type trimmed struct{ client.Reader }
+
+func (r trimmed) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	err := r.Reader.List(ctx, list, opts...)
+	if pods, is := list.(*corev1.PodList); is {
+		for i := range pods.Items {
+			kept, _ := frame.KeepOfPod(&pods.Items[i]) // it keeps every pod
+			pods.Items[i] = *kept.(*corev1.Pod)
+		}
+	}
+	return err
 }
 
 func (b *bench) reconcile(t *testing.T) *v1beta1.PodUnavailableBudget {
@@ -494,7 +509,7 @@ func TestTheBudgetsOfANamespaceAreReadOnlyIfAPodMayHaveNone(t *testing.T) {
 				}
 				return c.List(ctx, list, opts...)
 			}}, append(objects(budgetWith(), pods...), tc.live...)...)
-			b.reconciler.cached = newBench(t, interceptor.Funcs{}, objects(tc.first, pods...)...).client
+			b.reconciler.cached = trimmed{newBench(t, interceptor.Funcs{}, objects(tc.first, pods...)...).client}
 			b.reconcile(t)
 			if reads != tc.reads {
 				t.Errorf("%d lists of budgets from the API server, want %d", reads, tc.reads)
@@ -735,5 +750,27 @@ func TestAPodThatWasTakenFromItsWorkloadHasLeft(t *testing.T) {
 	want := []string{"Normal ApprovalExpired LEAVE of pod stayed was allowed, and after 2m0s nothing shows that it has happened and is over; the pod counts by its status again"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestAPodIsTakenBackAfterItsBudget: the ReplicaSet has handed it over, and the budget is gone before a new pod was ready.
+func TestAPodIsTakenBackAfterItsBudget(t *testing.T) {
+	deployment := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "deployment", Controller: ptr.To(true)}
+	set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "rs", OwnerReferences: []metav1.OwnerReference{deployment}}}
+	handed := pod("a", protected())
+	handed.OwnerReferences = []metav1.OwnerReference{deployment}
+	handed.Annotations = map[string]string{v1beta1.ReplacedFirstAnnotation: `{"budget":"web","replicaSet":"web","uid":"rs","since":"2026-01-01T00:00:00Z"}`}
+	b := newBench(t, interceptor.Funcs{}, set, handed)
+	for range 2 { // an event follows the first
+		if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: web}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var now corev1.Pod
+	if err := b.client.Get(t.Context(), client.ObjectKeyFromObject(handed), &now); err != nil {
+		t.Fatal(err)
+	}
+	if owner := metav1.GetControllerOf(&now); owner == nil || owner.UID != set.UID || len(now.Annotations) > 0 || now.Labels[v1beta1.ProtectedLabel] != "" {
+		t.Errorf("got owner %v, annotations %v, labels %v", owner, now.Annotations, now.Labels)
 	}
 }

@@ -55,7 +55,7 @@ func KeepOfPod(obj any) (any, error) {
 	kept.ManagedFields = nil
 	kept.Annotations = nil
 	for _, key := range []string{v1beta1.MatchedAnnotation, v1beta1.AdmittedAnnotation, v1beta1.PodDeletionCostAnnotation, v1beta1.AskedCostAnnotation, policyv1beta1.NoProtectAnnotation,
-		policyv1beta1.SelectorKeysAnnotation} {
+		policyv1beta1.SelectorKeysAnnotation, policyv1beta1.ReplacedFirstAnnotation} {
 		if value, found := pod.Annotations[key]; found {
 			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value)
 		}
