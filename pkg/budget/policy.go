@@ -9,9 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
@@ -160,6 +162,33 @@ func (p *Policy) ignore(selector *metav1.LabelSelector) error {
 		p.Ignored = ignored
 	}
 	return err
+}
+
+// Source is the part of a budget from which its policy is compiled, apart from the namespace. It shares the budget's memory.
+//
+// The generation alone does not tell that a budget has changed. In v1alpha1 three fields of the spec are annotations, and the API server counts the
+// changes of the spec in the version that the client writes.
+type Source struct {
+	budget      types.UID
+	generation  int64
+	annotations [4]string
+	operations  []v1beta1.Operation
+	total       *int32
+	ignored     *metav1.LabelSelector
+}
+
+// SourceOf is the source of the budget's policy.
+func SourceOf(pub *v1beta1.PodUnavailableBudget) Source {
+	return Source{pub.UID, pub.Generation, [...]string{
+		pub.Annotations[v1beta1.ProtectOperationsAnnotation], pub.Annotations[v1beta1.ProtectTotalReplicasAnnotation],
+		pub.Annotations[v1beta1.IgnoredPodSelectorAnnotation], pub.Annotations[v1beta1.NoProtectNeedsRoomAnnotation],
+	}, pub.Spec.ProtectOperations, pub.Spec.ProtectTotalReplicas, pub.Spec.IgnoredPodSelector}
+}
+
+// Equal is true if both have the same policy.
+func (s *Source) Equal(other *Source) bool {
+	return s.budget == other.budget && s.generation == other.generation && s.annotations == other.annotations && slices.Equal(s.operations, other.operations) &&
+		ptr.Equal(s.total, other.total) && equality.Semantic.DeepEqual(s.ignored, other.ignored)
 }
 
 // compileAnnotations reads the annotations that a v1alpha1 budget has in place of fields. Conversion makes fields of them unless the field would not

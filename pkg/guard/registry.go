@@ -54,8 +54,14 @@ func (c candidate) isFull() bool { return c.target == nil && c.room == 0 }
 
 // policies are compiled budgets. A namespace may have hundreds of budgets, and each request compares its pod with all of them.
 type policies struct {
-	// compiled has a *budget.Policy for each source, nil for one that cannot be compiled.
+	// compiled has the last *compiledBudget of each budget, by its UID.
 	compiled *lru.Cache
+}
+
+// compiledBudget is the policy of a budget. It is nil if the budget cannot be compiled.
+type compiledBudget struct {
+	from   budget.Source
+	policy *budget.Policy
 }
 
 // mostCompiled bounds the memory. A policy is about as large as the budget's spec. The one that was used least recently is forgotten first.
@@ -63,24 +69,14 @@ const mostCompiled = 4096
 
 func newPolicies() *policies { return &policies{lru.New(mostCompiled)} }
 
-// source is what a policy is compiled from: a spec, and the annotations that stand for fields.
-type source struct {
-	budget      types.UID
-	generation  int64
-	annotations [4]string
-}
-
 // of returns the policy of the budget, or nil if the budget cannot be compiled.
 func (p *policies) of(pub *v1beta1.PodUnavailableBudget) *budget.Policy {
-	from := source{pub.UID, pub.Generation, [...]string{
-		pub.Annotations[v1beta1.ProtectOperationsAnnotation], pub.Annotations[v1beta1.ProtectTotalReplicasAnnotation],
-		pub.Annotations[v1beta1.IgnoredPodSelectorAnnotation], pub.Annotations[v1beta1.NoProtectNeedsRoomAnnotation],
-	}}
-	if known, found := p.compiled.Get(from); found {
-		return known.(*budget.Policy)
+	from := budget.SourceOf(pub)
+	if known, found := p.compiled.Get(pub.UID); found && from.Equal(&known.(*compiledBudget).from) {
+		return known.(*compiledBudget).policy
 	}
 	policy, _ := budget.Compile(pub)
-	p.compiled.Add(from, policy)
+	p.compiled.Add(pub.UID, &compiledBudget{from, policy})
 	return policy
 }
 

@@ -7,10 +7,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
+	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
@@ -46,6 +48,26 @@ func TestAPolicyIsOfTheSpecOfTheBudget(t *testing.T) {
 	total.Annotations = map[string]string{v1beta1.ProtectTotalReplicasAnnotation: "7"}
 	if policy := p.of(total); policy.Replicas == nil || *policy.Replicas != 7 {
 		t.Error("the policy is without an annotation that the budget got since")
+	}
+	// A client of v1alpha1 changes annotations, and the API server gives the budget no new generation.
+	for what, tc := range map[string]struct {
+		change func(spec *v1beta1.PodUnavailableBudgetSpec)
+		is     func(policy *model.Policy) bool
+	}{
+		"operations": {func(spec *v1beta1.PodUnavailableBudgetSpec) {
+			spec.ProtectOperations = []v1beta1.Operation{v1beta1.OperationDelete}
+		}, func(policy *model.Policy) bool { return !policy.Protects(v1beta1.OperationUpdate) }},
+		"replicas": {func(spec *v1beta1.PodUnavailableBudgetSpec) { spec.ProtectTotalReplicas = ptr.To[int32](8) },
+			func(policy *model.Policy) bool { return policy.Replicas != nil && *policy.Replicas == 8 }},
+		"ignored pods": {func(spec *v1beta1.PodUnavailableBudgetSpec) {
+			spec.IgnoredPodSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+		}, func(policy *model.Policy) bool { return policy.Ignored.Matches(labels.Set(pod.Labels)) }},
+	} {
+		pub := budget("web", 5, "web")
+		p.of(pub)
+		if tc.change(&pub.Spec); !tc.is(p.of(pub)) {
+			t.Errorf("the policy is that of before the %s were changed", what)
+		}
 	}
 	for i := range 3 * mostCompiled {
 		p.of(budget(types.UID(fmt.Sprint(i)), 1, "web"))

@@ -790,6 +790,32 @@ func TestTheWebhookIsAskedOnlyAboutLabelsThatABudgetGoesBy(t *testing.T) {
 	}
 }
 
+// TestAChangeInV1alpha1Counts: there an annotation says from which operations the budget protects, and the API server gives the budget no new generation.
+func TestAChangeInV1alpha1Counts(t *testing.T) {
+	namespace := newNamespace(t)
+	const budget = "{apiVersion: policy.kruise.io/v1alpha1, kind: PodUnavailableBudget, metadata: {name: web, annotations: {%s: %q}}, spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 0}}"
+	apply(t, namespace, fmt.Sprintf(deployment, 2)+"---\n"+fmt.Sprintf(budget, v1beta1.ProtectOperationsAnnotation, "EVICT,UPDATE"))
+	inForce(t, namespace, 2)
+	pod := &pods(t, namespace)[0]
+	for range 2 * len(skews) { // the webhook servers answer in turn, and each remembers the budget
+		if err := evict(t.Context(), pod); !isRefused(err) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	change := fmt.Sprintf(`{"metadata":{"annotations":{%q:"UPDATE"}}}`, v1beta1.ProtectOperationsAnnotation)
+	alpha := v1beta1.GroupVersion.WithResource("podunavailablebudgets").GroupResource().WithVersion("v1alpha1")
+	if _, err := the.Dynamic.Resource(alpha).Namespace(namespace).Patch(t.Context(), "web", types.MergePatchType, []byte(change), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the budget to let the pod go", func(ctx context.Context) (string, error) {
+		err := evict(ctx, pod)
+		if isRefused(err) {
+			return err.Error(), nil
+		}
+		return "", err
+	})
+}
+
 func TestPodsWithoutABudgetNeverReachTheWebhook(t *testing.T) {
 	namespace := newNamespace(t)
 	apply(t, namespace, fmt.Sprintf(deployment, 3))

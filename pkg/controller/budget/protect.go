@@ -100,7 +100,8 @@ func (r *reconciler) uncovered(pods []corev1.Pod, pubs []v1beta1.PodUnavailableB
 		pub := &pubs[i]
 		names.Insert(pub.Name)
 		covered, found := r.extent.of(client.ObjectKeyFromObject(pub))
-		if !found || covered.uid != pub.UID || covered.generation < pub.Generation { // the cache may still have an earlier one
+		source := model.SourceOf(pub)
+		if !found || covered.uid != pub.UID || covered.generation <= pub.Generation && !covered.source.Equal(&source) { // the cache may still have an earlier one
 			policy, errs := model.Compile(pub)
 			if len(errs) > 0 {
 				continue // it protects nothing until its spec is corrected

@@ -163,7 +163,8 @@ func (r *reconciler) conclude(
 		if err := r.live.Get(ctx, client.ObjectKeyFromObject(pub), latest); err != nil {
 			return fmt.Errorf("reading the budget again: %w", err)
 		}
-		onlyStatus := latest.UID == pub.UID && latest.Generation == pub.Generation && latest.DeletionTimestamp == nil && maps.Equal(latest.Annotations, pub.Annotations)
+		before, now := model.SourceOf(pub), model.SourceOf(latest)
+		onlyStatus := now.Equal(&before) && latest.DeletionTimestamp == nil && maps.Equal(latest.Annotations, pub.Annotations)
 		if !onlyStatus {
 			break
 		}

@@ -85,6 +85,7 @@ type extent struct {
 	counted    bool
 	uid        types.UID
 	generation int64
+	source     model.Source
 	selector   labels.Selector
 	pods       sets.Set[types.UID]
 	// owners of the pods, and those above them.
@@ -141,7 +142,7 @@ func (e *extents) begin(name types.NamespacedName) (end func()) {
 	}
 }
 
-// set records a count. isNew is true for the first count of this generation of the budget.
+// set records a count. isNew is true for the first count by this policy of the budget.
 func (e *extents) set(name types.NamespacedName, pub *v1beta1.PodUnavailableBudget, count *census.Count) (isNew bool) {
 	pods := sets.New[types.UID]()
 	for _, pod := range count.Pods {
@@ -150,9 +151,10 @@ func (e *extents) set(name types.NamespacedName, pub *v1beta1.PodUnavailableBudg
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	known := e.byNamespace[name.Namespace][name.Name]
-	isNew = !known.counted || known.uid != pub.UID || known.generation != pub.Generation
+	source := model.SourceOf(pub)
+	isNew = !known.counted || !known.source.Equal(&source)
 	*known = extent{
-		counting: known.counting, counted: true, uid: pub.UID, generation: pub.Generation, selector: count.Selector, pods: pods, owners: count.Owners, target: pub.Spec.TargetReference,
+		counting: known.counting, counted: true, uid: pub.UID, generation: pub.Generation, source: source, selector: count.Selector, pods: pods, owners: count.Owners, target: pub.Spec.TargetReference,
 		keeps: pub.Spec.KeepPodDisruptionBudget,
 	}
 	return isNew
