@@ -174,6 +174,13 @@ func (s *Snapshot) Get(ctx context.Context, key client.ObjectKey, into client.Ob
 		return err
 	}
 	owners, taken := s.owners[gvk.GroupKind()]
+	if !taken && gvk.GroupKind() == podKind { // few pods own pods
+		owners, taken = make(map[types.NamespacedName]client.Object, len(s.Pods)), true
+		for _, pod := range s.Pods {
+			owners[client.ObjectKeyFromObject(pod)] = pod
+		}
+		s.owners[podKind] = owners
+	}
 	if !taken {
 		return fmt.Errorf("a %T is not in the snapshot", into)
 	}

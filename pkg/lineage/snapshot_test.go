@@ -105,6 +105,21 @@ func TestSpreadOf(t *testing.T) {
 	}
 }
 
+// TestAPodMayOwnPods, as the driver of a Spark application owns its executors.
+func TestAPodMayOwnPods(t *testing.T) {
+	driver, alone := podOf("web-1"), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "alone", UID: "alone"}}
+	driver.UID = "driver"
+	s := take(t, rs1(), driver, alone)
+	s.Suppose(spreadOver("ReplicaSet", "web-1"))
+	for owner, divided := range map[*corev1.Pod]bool{driver: true, alone: false, {ObjectMeta: metav1.ObjectMeta{Name: "gone", UID: "gone"}}: false} {
+		executor := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "executor", OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "Pod", Name: owner.Name, UID: owner.UID, Controller: ptr.To(true)}}}}
+		if found, err := s.SpreadOf(t.Context(), executor); err != nil || (found != nil) != divided {
+			t.Errorf("a pod of pod %s: got %v, %v", owner.Name, found, err)
+		}
+	}
+}
+
 func TestNewPod(t *testing.T) {
 	widget := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"namespace": "ns", "name": "w"},
 		"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{"labels": map[string]any{"app": "w"}}, "spec": map[string]any{"priorityClassName": "high"}}}}}
