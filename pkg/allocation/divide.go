@@ -4,6 +4,7 @@ package allocation
 
 import (
 	"cmp"
+	"container/heap"
 	"math"
 	"slices"
 	"strings"
@@ -114,17 +115,21 @@ func (d *division) keep() bool {
 // share gives what is left by weight.
 func (d *division) share() {
 	d.jump()
-	for d.left > 0 {
-		next := -1
-		for i := range d.claims {
-			if d.wants(i) && (next < 0 || d.before(i, next)) {
-				next = i
-			}
+	h := &next{division: d}
+	for i := range d.claims {
+		if d.wants(i) {
+			h.claims = append(h.claims, i)
 		}
-		if next < 0 {
-			return
+	}
+	heap.Init(h)
+	for d.left > 0 && h.Len() > 0 {
+		i := h.claims[0]
+		d.give(i, 1)
+		if d.wants(i) {
+			heap.Fix(h, 0)
+		} else {
+			heap.Pop(h)
 		}
-		d.give(next, 1)
 	}
 }
 
@@ -164,10 +169,26 @@ func (d *division) above(quotient float64, visit func(i int, n int32)) (sum int6
 	return sum
 }
 
-// before is true if claim a gets a replica before claim b.
-func (d *division) before(a, b int) bool {
-	x, y := &d.claims[a], &d.claims[b]
-	return cmp.Or(CompareShares(x.Weight, d.got[a], y.Weight, d.got[b]), cmp.Compare(x.Tie, y.Tie), strings.Compare(x.Name, y.Name)) < 0
+// next is the heap of the claims that want more. The one to get the next replica is on top.
+type next struct {
+	*division
+	claims []int
+}
+
+func (h *next) Len() int      { return len(h.claims) }
+func (h *next) Swap(i, j int) { h.claims[i], h.claims[j] = h.claims[j], h.claims[i] }
+func (h *next) Push(i any)    { h.claims = append(h.claims, i.(int)) }
+func (h *next) Pop() any {
+	last := h.claims[len(h.claims)-1]
+	h.claims = h.claims[:len(h.claims)-1]
+	return last
+}
+
+// Less is true if claim i gets a replica before claim j.
+func (h *next) Less(i, j int) bool {
+	a, b := h.claims[i], h.claims[j]
+	x, y := &h.division.claims[a], &h.division.claims[b]
+	return cmp.Or(CompareShares(x.Weight, h.got[a], y.Weight, h.got[b]), cmp.Compare(x.Tie, y.Tie), strings.Compare(x.Name, y.Name)) < 0
 }
 
 // CompareShares compares two claims by which of them is due for the next replica: the one with the greater weight /
