@@ -168,9 +168,18 @@ func (k *kruise) expectControllers(t *testing.T, others map[string]bool) {
 
 // leaveToBerth keeps OpenKruise away from a definition of Berth: its converter, by a first version that it does not know, and its controller, if v1alpha1 is not served.
 func leaveToBerth(ctx context.Context, cluster *harness.Cluster, name string, served bool) error {
-	patch := fmt.Sprintf(`[{"op":"test","path":"/spec/versions/0/name","value":"v1alpha1"},{"op":"replace","path":"/spec/versions/0/served","value":%t},
-		{"op":"add","path":"/spec/versions/0","value":{"name":"v1alpha0","served":false,"storage":false,"schema":{"openAPIV3Schema":{"type":"object"}}}}]`, served)
-	definition, err := cluster.Dynamic.Resource(definitions).Patch(ctx, name, types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+	return changeVersions(ctx, cluster, name, served, fmt.Sprintf(`{"op":"test","path":"/spec/versions/0/name","value":"v1alpha1"},{"op":"replace","path":"/spec/versions/0/served","value":%t},
+		{"op":"add","path":"/spec/versions/0","value":{"name":"v1alpha0","served":false,"storage":false,"schema":{"openAPIV3Schema":{"type":"object"}}}}`, served))
+}
+
+// serveAlpha serves v1alpha1 of a definition after leaveToBerth.
+func serveAlpha(ctx context.Context, cluster *harness.Cluster, name string) error {
+	return changeVersions(ctx, cluster, name, true, `{"op":"test","path":"/spec/versions/1/name","value":"v1alpha1"},{"op":"replace","path":"/spec/versions/1/served","value":true}`)
+}
+
+// changeVersions patches a definition, and returns once the API server serves its v1alpha1, or does not.
+func changeVersions(ctx context.Context, cluster *harness.Cluster, name string, served bool, operations string) error {
+	definition, err := cluster.Dynamic.Resource(definitions).Patch(ctx, name, types.JSONPatchType, []byte("["+operations+"]"), metav1.PatchOptions{})
 	if err != nil {
 		return err
 	}
@@ -219,20 +228,38 @@ func restartContainers(ctx context.Context, cluster *harness.Cluster) {
 	}
 }
 
-// restart reports, as the pod's kubelet, that its containers run the images that it names now.
+// restart reports, as the pod's kubelet, that its containers run the images that it names now. Images of a registry "invalid." do not exist.
 func restart(ctx context.Context, cluster *harness.Cluster, pod *corev1.Pod) error {
+	ready := corev1.ConditionTrue
 	for i := range pod.Status.ContainerStatuses {
 		status := &pod.Status.ContainerStatuses[i]
 		at := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == status.Name })
 		if image := pod.Spec.Containers[at].Image; image != status.Image {
 			status.RestartCount++
-			status.Image, status.ImageID = image, "sandbox://"+image
+			status.Image, status.ImageID, status.Ready = image, "sandbox://"+image, !strings.HasPrefix(image, "invalid.")
 			status.ContainerID = fmt.Sprintf("kwok://%s-%s-%d", pod.UID, status.Name, status.RestartCount)
-			status.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.Now()}
+			status.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}
+			if !status.Ready {
+				status.ImageID, status.ContainerID = "", ""
+				status.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}
+			}
+		}
+		if !status.Ready {
+			ready = corev1.ConditionFalse
 		}
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID},
-		"status": map[string]any{"observedGeneration": pod.Generation, "containerStatuses": pod.Status.ContainerStatuses}})
+	var conditions []map[string]any
+	for _, condition := range pod.Status.Conditions {
+		// The sandbox looks after the readiness of pods with gates.
+		if (condition.Type == corev1.ContainersReady || condition.Type == corev1.PodReady && len(pod.Spec.ReadinessGates) == 0) && condition.Status != ready {
+			conditions = append(conditions, map[string]any{"type": condition.Type, "status": ready, "lastTransitionTime": metav1.Now()})
+		}
+	}
+	status := map[string]any{"observedGeneration": pod.Generation, "containerStatuses": pod.Status.ContainerStatuses}
+	if len(conditions) > 0 { // null would remove all
+		status["conditions"] = conditions
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
 	if err != nil {
 		return err
 	}
@@ -240,6 +267,6 @@ func restart(ctx context.Context, cluster *harness.Cluster, pod *corev1.Pod) err
 	if err != nil {
 		return err
 	}
-	_, err = kubelet.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = kubelet.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	return err
 }
