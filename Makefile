@@ -22,7 +22,7 @@ SUITES := $(BIN)/suites -times=$(BIN)/times.json
 # ALONE are the tests of test/budget that measure how long something takes, and FIRST_MINUTE is one of test/install. They run by themselves, in test-all. NOT_IN_CI are
 # tests beside the neighbours that take longest to build. Only test-neighbours runs them.
 FIRST_MINUTE := TestTheSandboxNeedsNothingElse
-NOT_IN_CI := TestKEDAScalesToZeroAndBack|TestArgoCDAndFluxSeeNoDifference|TestKueueAdmitsJobsThatASpreadDivides|TestPodsThatWaitForKueueTakeNoSlots|TestVolcanoPlacesWhatACompatibleSpreadDivides|TestASpreadSaysThatVolcanoPlacesItsPods|TestPrometheusReadsAndJudges|TestInstallWithCertManager|TestTheSpecsOfOpenKruise
+NOT_IN_CI := TestKEDAScalesToZeroAndBack|TestArgoCDAndFluxSeeNoDifference|TestKueueAdmitsJobsThatASpreadDivides|TestPodsThatWaitForKueueTakeNoSlots|TestVolcanoPlacesWhatACompatibleSpreadDivides|TestASpreadSaysThatVolcanoPlacesItsPods|TestPrometheusReadsAndJudges|TestInstallWithCertManager|TestTheSpecsOfOpenKruise|TestMigrationFromTheNewestOpenKruiseAndBack|TestAVerticalAutoscalerEvictsByTheBudget
 ALONE := ^($(FIRST_MINUTE)|$(NOT_IN_CI)|TestTwoHundredDeletionsAreDecidedWithinTwoSeconds|TestAnAnswerTakesMilliseconds|TestBrokenBudgetsOfOneNamespaceDelayNoOther|TestAConflictStormOnTheStatusCostsTimeAndNoPods|TestWhatAnOperationCosts|TestUnderLoadAnAnswerCostsAtMostOneRead)$$
 
 # The compiler makes much garbage. It collects it less often than it would, which takes a twelfth off a build. Go's cache does not depend on that.
@@ -211,6 +211,10 @@ $(BIN)/kruise-specs: hack/tools/kruise/go.mod
 	@echo "building OpenKruise's own end-to-end specs"
 	@cd hack/tools/kruise && $(COMPILE) test -c -vet=off -ldflags='-s -w' -o $@ github.com/openkruise/kruise/test/e2e
 
+$(BIN)/kruise-next-manager: hack/tools/kruise-next/go.mod
+	@echo "building the newest OpenKruise, which takes minutes, once"
+	@cd hack/tools/kruise-next && $(COMPILE) build -ldflags='-s -w' -o $@ github.com/openkruise/kruise
+
 $(BIN)/rollouts-controller: hack/tools/rollouts/go.mod
 	@echo "building the controller of Argo Rollouts, which takes minutes, once"
 	@cd hack/tools/rollouts && $(COMPILE) build -ldflags='-s -w' -o $@ github.com/argoproj/argo-rollouts/cmd/rollouts-controller
@@ -228,6 +232,11 @@ $(BIN)/vc-scheduler: hack/tools/volcano/go.mod
 	@echo "building Volcano, which takes minutes, once"
 	@cd hack/tools/volcano && $(COMPILE) build -ldflags='-s -w' -o $(BIN)/vc-controller-manager volcano.sh/volcano/cmd/controller-manager
 	@cd hack/tools/volcano && $(COMPILE) build -ldflags='-s -w' -o $@ volcano.sh/volcano/cmd/scheduler
+
+$(BIN)/vpa-updater: hack/tools/vpa/go.mod
+	@echo "building the VerticalPodAutoscaler, which takes minutes, once"
+	@cd hack/tools/vpa && $(COMPILE) build -ldflags='-s -w' -o $(BIN)/vpa-admission-controller k8s.io/autoscaler/vertical-pod-autoscaler/pkg/admission-controller
+	@cd hack/tools/vpa && $(COMPILE) build -ldflags='-s -w' -o $@ k8s.io/autoscaler/vertical-pod-autoscaler/pkg/updater
 
 $(BIN)/cert-manager-controller: hack/tools/certmanager/go.mod
 	@echo "building cert-manager, which takes minutes, once"
@@ -391,7 +400,7 @@ test-autoscaler: tools build $(BIN)/karpenter-kwok ## MINUTES | Berth beside the
 	$(GO) test -count=1 -timeout=0 -v ./test/autoscaler -disturbed=$(MINUTES)m
 
 .PHONY: test-neighbours
-test-neighbours: tools build $(BIN)/kruise-manager $(BIN)/kruise-specs $(BIN)/rollouts-controller $(BIN)/keda-operator $(BIN)/kueue $(BIN)/vc-scheduler $(BIN)/gitops $(BIN)/prometheus $(BIN)/cert-manager-controller ## minutes | Berth beside the real OpenKruise, Argo Rollouts, KEDA, Kueue, Volcano, Prometheus, cert-manager, the autoscaler of Kubernetes, and the comparisons of Argo CD and Flux: workloads under spreads and budgets, as children of UnitedDeployments, and the migration there and back.
+test-neighbours: tools build $(BIN)/kruise-manager $(BIN)/kruise-next-manager $(BIN)/kruise-specs $(BIN)/rollouts-controller $(BIN)/keda-operator $(BIN)/kueue $(BIN)/vc-scheduler $(BIN)/vpa-updater $(BIN)/gitops $(BIN)/prometheus $(BIN)/cert-manager-controller ## minutes | Berth beside the real OpenKruise, Argo Rollouts, KEDA, Kueue, Volcano, VerticalPodAutoscaler, Prometheus, cert-manager, the autoscaler of Kubernetes, and the comparisons of Argo CD and Flux: workloads under spreads and budgets, as children of UnitedDeployments, and the migration there and back.
 	$(GO) test -count=1 -timeout=20m -v -skip='$(ALONE)' ./test/neighbours
 	$(GO) test -count=1 -timeout=30m -v -run='^($(NOT_IN_CI))$$' ./test/neighbours -args -keda
 	$(GO) test -count=1 -timeout=5m -v -run='^($(NOT_IN_CI))$$' ./test/install

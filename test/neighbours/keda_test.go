@@ -15,7 +15,7 @@ import (
 )
 
 // keda is for the tests that are NOT_IN_CI. KEDA serves the API of external metrics, so that the other tests cannot run beside it.
-var keda = flag.Bool("keda", false, "KEDA, Kueue and Volcano run in place of the other neighbours")
+var keda = flag.Bool("keda", false, "KEDA, Kueue, Volcano and the VerticalPodAutoscaler run in place of the other neighbours")
 
 // installKEDA installs KEDA, and starts its operator and its API of metrics. It returns what it has started, also with an error.
 func installKEDA(ctx context.Context, cluster *harness.Cluster, dir string) ([]*process, error) {

@@ -23,9 +23,16 @@ import (
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/test/harness"
+)
+
+// The versions of OpenKruise, by their directories in hack/tools: the one that most run, which CI builds, and the newest that is served.
+const (
+	stable = "kruise"
+	newest = "kruise-next"
 )
 
 const (
@@ -43,9 +50,9 @@ var berths = append([]string{endpoint.UnitedDefinition}, endpoint.Definitions...
 
 var definitions = apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
 
-// openKruise is what an installation of OpenKruise consists of, besides its daemon, in the order in which to apply it. It is in the module that bin/kruise-manager is built from.
-func openKruise(ctx context.Context) ([]*unstructured.Unstructured, error) {
-	module, err := harness.ModuleDir(ctx, "kruise", "github.com/openkruise/kruise")
+// openKruise is what an installation of OpenKruise consists of, besides its daemon, in the order in which to apply it. It is in the module that the manager is built from.
+func openKruise(ctx context.Context, version string) ([]*unstructured.Unstructured, error) {
+	module, err := harness.ModuleDir(ctx, version, "github.com/openkruise/kruise")
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +63,19 @@ func openKruise(ctx context.Context) ([]*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, err
 	}
-	patches, err := read("crd/patches/webhook_in_statefulsets.yaml", "webhook/patch_manifests.yaml")
+	var kustomization struct{ PatchesStrategicMerge []string }
+	text, err := os.ReadFile(filepath.Join(module, "config", "crd", "kustomization.yaml"))
+	if err == nil {
+		err = yaml.Unmarshal(text, &kustomization)
+	}
+	if err != nil {
+		return nil, err
+	}
+	patterns := []string{"webhook/patch_manifests.yaml"}
+	for _, name := range kustomization.PatchesStrategicMerge {
+		patterns = append(patterns, filepath.Join("crd", name))
+	}
+	patches, err := read(patterns...)
 	if err != nil {
 		return nil, err
 	}
@@ -98,9 +117,9 @@ type kruise struct {
 	ports   []int
 }
 
-// install installs OpenKruise, but for some definitions and their webhooks. Start starts it.
-func install(ctx context.Context, cluster *harness.Cluster, dir string, without ...string) (*kruise, error) {
-	k := &kruise{process: process{name: manager, dir: dir}, cluster: cluster}
+// install installs a version of OpenKruise, but for some definitions and their webhooks. Start starts it.
+func install(ctx context.Context, cluster *harness.Cluster, version, dir string, without ...string) (*kruise, error) {
+	k := &kruise{process: process{name: version + "-manager", dir: dir}, cluster: cluster}
 	var err error
 	if err = os.MkdirAll(dir, 0o700); err == nil {
 		k.ports, err = freePorts(2)
@@ -111,7 +130,7 @@ func install(ctx context.Context, cluster *harness.Cluster, dir string, without 
 	if err != nil {
 		return nil, err
 	}
-	objects, err := openKruise(ctx)
+	objects, err := openKruise(ctx, version)
 	if err != nil {
 		return nil, err
 	}

@@ -1,5 +1,5 @@
 // Package neighbours runs Berth beside other projects, which are built from their modules in hack/tools: OpenKruise, Argo Rollouts and the autoscaler of kube-controller-manager; with -keda, KEDA,
-// Kueue and Volcano. Tests read and write the API only.
+// Kueue, Volcano and the VerticalPodAutoscaler. Tests read and write the API only.
 package neighbours
 
 import (
@@ -83,7 +83,7 @@ func run(m *testing.M) (code int, err error) {
 			return 1, err
 		}
 	}
-	if neighbour, err = install(ctx, the, filepath.Join(dir, "kruise"), berths...); err != nil {
+	if neighbour, err = install(ctx, the, stable, filepath.Join(dir, "kruise"), berths...); err != nil {
 		return 1, err
 	}
 	defer neighbour.stop()
@@ -113,7 +113,7 @@ func runNotInCI(ctx context.Context, dir string) (end func(), _ error) {
 		}
 	}
 	metrics = newQueue(ctx, httptest.NewServer)
-	for _, install := range []func(context.Context, *harness.Cluster, string) ([]*process, error){installKEDA, installKueue, installVolcano} {
+	for _, install := range []func(context.Context, *harness.Cluster, string) ([]*process, error){installKEDA, installKueue, installVolcano, installVPA} {
 		started, err := install(ctx, the, dir)
 		if running = append(running, started...); err != nil {
 			return end, err

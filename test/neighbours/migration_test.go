@@ -120,7 +120,12 @@ func withoutBerth(ctx context.Context, cluster *harness.Cluster) error {
 
 // TestMigrationFromOpenKruiseAndBack walks docs/migration.md with live workloads: pods are evicted, updated in place, scaled and rolled out all the time. While Berth decides, no
 // subset is over its quota and the budget holds. Nothing is lost, and no pod restarts by the migration.
-func TestMigrationFromOpenKruiseAndBack(t *testing.T) {
+func TestMigrationFromOpenKruiseAndBack(t *testing.T) { migrateAndBack(t, stable) }
+
+// TestMigrationFromTheNewestOpenKruiseAndBack is the same with a version that stores v1beta1.
+func TestMigrationFromTheNewestOpenKruiseAndBack(t *testing.T) { migrateAndBack(t, newest) }
+
+func migrateAndBack(t *testing.T, version string) {
 	t.Parallel()
 	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "migration", Dir: t.TempDir(), Without: []string{product.Scheduler, product.Controller}}, product.Options{})
 	if err != nil {
@@ -164,7 +169,7 @@ func TestMigrationFromOpenKruiseAndBack(t *testing.T) {
 	if err := withoutBerth(ctx, cluster); err != nil {
 		t.Fatal(err)
 	}
-	k, err := install(ctx, cluster, t.TempDir())
+	k, err := install(ctx, cluster, version, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,8 +313,10 @@ func TestMigrationFromOpenKruiseAndBack(t *testing.T) {
 			t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, text)
 		}
 	}
-	// OpenKruise's definitions serve no v1beta1.
 	for _, file := range []string{"apps.kruise.io_workloadspreads.yaml", "policy.kruise.io_podunavailablebudgets.yaml"} {
+		if version == newest {
+			continue // its definitions serve v1beta1
+		}
 		kubectl("apply", "--server-side", "--force-conflicts", "-f", filepath.Join(harness.Root(), "manifests", "crd", file))
 	}
 	stop := startBerth(t, cluster)
@@ -369,6 +376,9 @@ func TestMigrationFromOpenKruiseAndBack(t *testing.T) {
 	live("both")
 	p.atLeast(0) // between both
 	for _, name := range endpoint.Definitions {
+		if version == newest {
+			continue // it stores v1beta1, too
+		}
 		kubectl("patch", "customresourcedefinition", name, "--type=json", `--patch=[
 			{"op": "test", "path": "/spec/versions/1/name", "value": "v1alpha1"},
 			{"op": "replace", "path": "/spec/versions/1/storage", "value": true},
@@ -402,7 +412,7 @@ func TestMigrationFromOpenKruiseAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	start(gatesBefore)
-	k.expectControllers(t, map[string]bool{"sidecarset": false, "uniteddeployment": true})
+	k.expectControllers(t, map[string]bool{"sidecarset": version == newest, "uniteddeployment": true}) // the newest runs it for v1beta1
 }
 
 var mostRecently = regexp.MustCompile(`most recently at (\S+Z)`)
@@ -456,7 +466,7 @@ func (k *kruise) state(t *testing.T, ns string) map[string]any {
 		}
 		for i := range list.Items {
 			spec, _ := list.Items[i].Object["spec"].(map[string]any)
-			if _, has := spec["scheduleStrategy"]; !has && resource == v1beta1.Resource.Resource {
+			if strategy, _ := spec["scheduleStrategy"].(map[string]any); len(strategy) == 0 && resource == v1beta1.Resource.Resource {
 				spec["scheduleStrategy"] = map[string]any{"type": "Fixed"} // the default of both, which Berth writes
 			}
 			state[resource+" "+list.Items[i].GetName()] = spec

@@ -71,7 +71,7 @@ func TestTheSpecsOfOpenKruise(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	peer, err := install(t.Context(), cluster, filepath.Join(dir, "kruise"), berths...)
+	peer, err := install(t.Context(), cluster, stable, filepath.Join(dir, "kruise"), berths...)
 	if err != nil {
 		t.Fatal(err)
 	}
