@@ -66,7 +66,7 @@ func TestAPolicyIsOfTheSpecOfTheBudget(t *testing.T) {
 		pub := budget("web", 5, "web")
 		p.of(pub)
 		if tc.change(&pub.Spec); !tc.is(p.of(pub)) {
-			t.Errorf("the policy is that of before the %s were changed", what)
+			t.Errorf("the policy still has the %s from before the change", what)
 		}
 	}
 	for i := range 3 * mostCompiled {
