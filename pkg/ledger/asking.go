@@ -24,9 +24,6 @@ func (ev PodAsks) apply(l *Ledger) {
 		l.effects.Answer = l.answerUndivided(e)
 		return
 	}
-	if e.account.lagsBehind(e) && l.lateForNews(e) {
-		l.goAhead(e.account)
-	}
 	answer := l.held(e)
 	if answer.Reason == "" {
 		e.asked = e.position()
@@ -75,7 +72,10 @@ func (l *Ledger) held(e *entry) Answer {
 	case a.policy.UsesPercent() && !a.replicasKnown:
 		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
 			"WorkloadSpread %q has percentages, and the replicas of %s are not known; see condition Ready of the spread", a.active().Name, a.workload)}
-	case a.lagsBehind(e) && !l.lateForNews(e):
+	case l.lagsBehind(e):
+		if l.lateForNews(e) {
+			l.askForReplicas(a, e.owner.uid)
+		}
 		return Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
 			"%s has more pods than the %d replicas that the scheduler has seen; waiting for the new number", a.workload, a.plan.Replicas)}
 	case l.predecessorsRun(a) && !l.lateForNews(e):
@@ -86,9 +86,12 @@ func (l *Ledger) held(e *entry) Answer {
 	return Answer{}
 }
 
-// lagsBehind is true if the workload must have more replicas than the ledger has seen, and a quota depends on their number.
-func (a *account) lagsBehind(e *entry) bool {
-	return a.policy != nil && a.replicasKnown && a.policy.LagsBehind(&a.plan, a.live[e.owner.uid])
+// lagsBehind is true if the workload has more pods than the replicas that the ledger has seen, it does not know why, and a quota depends on the replicas. They may have been raised, or the
+// pods are left of the time before they were lowered.
+func (l *Ledger) lagsBehind(e *entry) bool {
+	a := e.account
+	live := a.live[e.owner.uid]
+	return l.observation > 0 && a.policy != nil && a.replicasKnown && live > a.explained[e.owner.uid] && a.policy.LagsBehind(&a.plan, live)
 }
 
 // startCycle records that the pod has its cycle.

@@ -94,7 +94,7 @@ func canonicalAccount(a *account, now time.Time, when func(time.Time) string) st
 	for _, s := range a.spreads {
 		fmt.Fprintf(&b, " %s %d", s.UID, s.Generation) // in a small world each spec has a generation of its own
 	}
-	fmt.Fprintf(&b, " invalid %t, live %v, replicas %t %d %d %d %v, announced %t", a.policy == nil, a.live, a.replicasKnown, a.replicas, a.ahead, a.left, a.plan, a.announced)
+	fmt.Fprintf(&b, " invalid %t, live %v, replicas %t %d %v %v, announced %t", a.policy == nil, a.live, a.replicasKnown, a.question, a.explained, a.plan, a.announced)
 	if a.policy == nil {
 		return b.String()
 	}
@@ -121,13 +121,13 @@ func (l *Ledger) hasTimer(e *entry) bool {
 // TestCanonicalKnowsEveryField fails if a field is added to the ledger: decide whether canonical must describe it, and list it here.
 func TestCanonicalKnowsEveryField(t *testing.T) {
 	for of, want := range map[reflect.Type]string{
-		reflect.TypeFor[Ledger](): "observation pods owners accounts byName blindUntil perNamespace nodes unclassified ended unresolved lowest order timers change served now effects",
+		reflect.TypeFor[Ledger](): "observation questions pods owners accounts byName blindUntil perNamespace nodes unclassified ended unresolved lowest order timers change served now effects",
 		reflect.TypeFor[entry]():  "pod owner account scope stage ending slot uncertain record search",
 		reflect.TypeFor[search](): "order wait list woken overdue probeOf own shape rules tried preempted lent nominated stays failing unbindable asked newsBy",
-		reflect.TypeFor[account](): "workload spreads dividing members live read ordinals policy invalid plan replicasKnown replicas ahead left tally metadata waiting exhausted " +
+		reflect.TypeFor[account](): "workload spreads dividing members live read ordinals policy invalid plan replicasKnown explained asked question tally metadata waiting exhausted " +
 			"skipUntil announced",
 		reflect.TypeFor[waitlist]():      "account class pods exhausted probes backoff retryAt",
-		reflect.TypeFor[owner]():         "ownerID object seen parent children pods",
+		reflect.TypeFor[owner]():         "ownerID object read seen parent children pods",
 		reflect.TypeFor[uncertainBind](): "slot until",
 		reflect.TypeFor[timer]():         "at pod list",
 	} {

@@ -238,7 +238,11 @@ func (a *account) oneLess(owner *owner) {
 	if a.live[owner.uid]--; a.live[owner.uid] <= 0 {
 		delete(a.live, owner.uid)
 	}
-	a.forgetLeft()
+	for _, of := range []map[types.UID]int32{a.explained, a.asked} { // it may have been one of those
+		if of[owner.uid] > 0 {
+			of[owner.uid]--
+		}
+	}
 }
 
 // beginEnd records that a pod terminates. It may go on to hold its slot.
@@ -261,9 +265,6 @@ func (l *Ledger) wakeAfter(a *account, scope string, left subset.Mask) {
 	}
 	if len(l.owners.byKey[a.workload]) > 1 && a.policy != nil && !l.predecessorsRun(a) {
 		l.wakeWaiting(a) // they may have waited for that
-	}
-	if a.ahead > a.replicas && a.policy != nil && len(a.spreads) > 0 {
-		l.goAhead(a) // the pods above the replicas may be gone
 	}
 }
 

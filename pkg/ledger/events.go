@@ -66,6 +66,14 @@ type (
 		Replicas int32
 		Known    bool
 		Ordinals *workload.Ordinals
+		// Question is the number of the Question that this answers. 0 if none was asked.
+		Question int64
+	}
+	// OwnerRead answers a Question about a built-in workload. The ledger ignores it if it does not know the object: its end has been reported already.
+	OwnerRead struct {
+		Kind     schema.GroupKind
+		Object   metav1.Object
+		Question int64
 	}
 
 	// SpreadSeen is a new or changed spread.
@@ -173,12 +181,22 @@ type Effects struct {
 	Want []schema.GroupKind
 	// Follow are spreads whose workload's replicas, and ordinals if its kind hides them, the caller must read, now and after each change of the workload, and send as ReplicasRead.
 	Follow []*v1beta1.WorkloadSpread
+	// Read asks for the replicas of workloads as the API server has them now. The caller must answer the latest question about each workload by OwnerRead or ReplicasRead, unless the workload is
+	// gone.
+	Read []Question
 	// Forget are workloads that no spread divides any more.
 	Forget []Workload
 	// Missed is how many pods an Audit woke that an event should have woken. Above 0 the ledger has a bug.
 	Missed int
 	// At is when to apply TimePassed, if no other event comes first. Zero if nothing is due.
 	At time.Time
+}
+
+// Question asks for the replicas of a workload that has more pods than the replicas that the ledger has seen.
+type Question struct {
+	Workload Workload
+	// Number of the question. A later one is about more pods.
+	Number int64
 }
 
 // Step is what a pod does when it found no node in its subset.

@@ -17,8 +17,10 @@ import (
 
 // Ledger is the state. New makes it.
 type Ledger struct {
-	// observation is how long a pod waits for news that may never come.
+	// observation is how long a pod waits for news that may never come. With 0 what the ledger has seen is the latest.
 	observation time.Duration
+	// questions is the number of the last Question.
+	questions int64
 
 	pods     map[types.UID]*entry
 	owners   ownerTree

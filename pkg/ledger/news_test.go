@@ -184,15 +184,7 @@ func TestPercentagesWaitForNewsOfTheWorkload(t *testing.T) {
 			w.expectChoice(pods[i], want)
 		}
 	})
-	t.Run("but not for ever", func(t *testing.T) {
-		w := newWorld(t, 2)
-		w.spread(1, halves)
-		pods := w.podsNamed("p", 3)
-		w.expectChoice(pods[0], "WorkloadNotObserved")
-		w.step(2 * time.Second)
-		w.expectChoice(pods[0], "a")
-	})
-	t.Run("then it goes by the pods that exist", func(t *testing.T) {
+	t.Run("which is read if no news of it come", func(t *testing.T) {
 		w := newWorld(t, 0)
 		w.spread(1, halves)
 		pods := w.podsNamed("p", 4) // the Deployment was scaled from 0, and the watch is far behind
@@ -200,29 +192,75 @@ func TestPercentagesWaitForNewsOfTheWorkload(t *testing.T) {
 			w.expectChoice(pod, "WorkloadNotObserved")
 		}
 		w.step(2 * time.Second)
+		w.expectAwake("p0", "p1", "p2", "p3")
+		for _, pod := range pods {
+			w.expectChoice(pod, "WorkloadNotObserved")
+		}
+		if len(w.questions) != 1 {
+			t.Errorf("%d questions", len(w.questions))
+		}
+		w.answer(4)
+		w.awake = nil
 		for i, want := range []string{"a", "a", "b", "b"} {
 			w.expectChoice(pods[i], want)
 		}
-		w.scale(4)
-		w.expectKept("a=2 b=2")
 		w.expectChoice(w.pod("surge"), "WorkloadNotObserved")
 	})
-	t.Run("and by the replicas again when the pods above them are gone", func(t *testing.T) {
+	t.Run("and pods above what was read are above the quotas", func(t *testing.T) {
 		w := newWorld(t, 2)
 		w.spread(1, halves)
 		pods := w.podsNamed("p", 4)
 		w.expectChoice(pods[0], "WorkloadNotObserved")
 		w.step(2 * time.Second)
-		for i, want := range []string{"a", "a", "b"} {
+		w.expectChoice(pods[0], "WorkloadNotObserved")
+		w.awake = nil
+		w.answer(2)
+		w.expectAwake("p0")
+		for i, want := range []string{"a", "b", "b"} {
 			w.expectChoice(pods[i], want)
 		}
-		w.apply(PodGone{UID: pods[0].UID})
-		w.apply(PodGone{UID: pods[2].UID})
-		w.expectChoice(pods[3], "b") // p1 has the one slot of a
-		w.expectKept("a=1 b=1")
-		w.apply(PodGone{UID: pods[3].UID})
-		last := w.pod("last")
-		w.expectChoice(last, "b")
+		w.delete(pods[0])
+		later := w.pod("later") // of a scale-up that the watch may not have shown
+		w.expectChoice(later, "WorkloadNotObserved")
+	})
+	t.Run("an answer says nothing of pods that came after the question", func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.spread(1, halves)
+		pods := w.podsNamed("p", 3)
+		w.expectChoice(pods[0], "WorkloadNotObserved")
+		w.step(2 * time.Second)
+		w.expectChoice(pods[0], "WorkloadNotObserved")
+		w.delete(pods[2])
+		later := w.pod("later")
+		w.answer(2)
+		w.expectChoice(later, "WorkloadNotObserved")
+		w.step(2 * time.Second)
+		w.expectChoice(later, "WorkloadNotObserved")
+		w.answer(3)
+		w.expectChoice(later, "a")
+	})
+	t.Run("a watch that is behind what was read changes nothing", func(t *testing.T) {
+		w := newWorld(t, 0)
+		w.spread(1, halves)
+		pods := w.podsNamed("p", 4)
+		w.step(2 * time.Second)
+		read, behind := deployment(4), deployment(2)
+		read.Generation, behind.Generation = 3, 2
+		w.apply(OwnerRead{Kind: deploymentKind, Object: read})
+		w.apply(OwnerSeen{Kind: deploymentKind, Object: behind})
+		for i, want := range []string{"a", "a", "b", "b"} {
+			w.expectChoice(pods[i], want)
+		}
+		w.apply(OwnerSeen{Kind: deploymentKind, Object: read})
+		w.apply(OwnerSeen{Kind: deploymentKind, Object: behind}) // an etcd that was restored
+		w.expectChoice(pods[0], "WorkloadNotObserved")
+	})
+	t.Run("what is read of a workload that is gone does not bring it back", func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.spread(1, halves)
+		w.apply(OwnerGone{Kind: deploymentKind, Object: deployment(2)})
+		w.apply(OwnerRead{Kind: deploymentKind, Object: deployment(2)})
+		w.expectChoice(w.pod("p"), "WorkloadNotObserved")
 	})
 	t.Run("a workload that is not known holds its pods", func(t *testing.T) {
 		w := newWorld(t, 2)
@@ -265,40 +303,19 @@ func TestPercentagesWaitForNewsOfTheWorkload(t *testing.T) {
 
 // TestPodsOfBeforeAScaleDownRaiseNoQuota: a budget refuses the deletion of pods that are too many, so the ReplicaSet still has them while others are evicted and replaced.
 func TestPodsOfBeforeAScaleDownRaiseNoQuota(t *testing.T) {
-	scaledDown := func() (w *world, waits *corev1.Pod) {
-		w = newWorld(t, 8)
-		w.spread(1, `{subsets: [{name: a, maxReplicas: "50%"}, {name: b, maxReplicas: "50%"}]}`)
-		for i, pod := range w.podsNamed("old", 6) {
-			in := []string{"a", "b"}[i%2]
-			w.seeBound(pod, "node-"+in, in)
-		}
-		w.scale(4)
-		return w, w.pod("new")
+	w := newWorld(t, 8)
+	w.spread(1, `{subsets: [{name: a, maxReplicas: "50%"}, {name: b, maxReplicas: "50%"}]}`)
+	for i, pod := range w.podsNamed("old", 6) {
+		in := []string{"a", "b"}[i%2]
+		w.seeBound(pod, "node-"+in, in)
 	}
-	t.Run("not after any time", func(t *testing.T) {
-		w, waits := scaledDown()
-		w.expectChoice(waits, "WorkloadNotObserved")
-		w.step(2 * time.Second)
-		w.expectAwake("new")
-		w.expectChoice(waits, "-")
-	})
-	t.Run("unless there are more than before", func(t *testing.T) {
-		w, waits := scaledDown()
-		w.expectChoice(waits, "WorkloadNotObserved")
-		w.podsNamed("more", 2) // nine in all
-		w.step(2 * time.Second)
-		w.expectChoice(waits, "a")
-	})
-	t.Run("and not once they were gone", func(t *testing.T) {
-		w, waits := scaledDown()
-		for i := range 3 {
-			w.delete(podOf("rs-uid", fmt.Sprintf("old%d", i)))
-		}
-		w.podsNamed("more", 2) // six in all
-		w.expectChoice(waits, "WorkloadNotObserved")
-		w.step(2 * time.Second)
-		w.expectChoice(waits, "a")
-	})
+	w.scale(4)
+	waits := w.pod("new")
+	w.expectChoice(waits, "WorkloadNotObserved")
+	w.step(2 * time.Second)
+	w.expectChoice(waits, "WorkloadNotObserved")
+	w.answer(4)
+	w.expectChoice(waits, "-")
 }
 
 func TestAnInvalidSpreadHoldsItsPodsUntilItIsCorrected(t *testing.T) {

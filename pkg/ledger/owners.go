@@ -33,6 +33,8 @@ type owner struct {
 	ownerID
 	// object is nil until the owner is seen, and after it was deleted.
 	object metav1.Object
+	// read is the generation that OwnerRead has shown before the watch. Else 0.
+	read int64
 	// seen is true once the parent is known. It stays true after the owner was deleted, as long as there are pods below it.
 	seen     bool
 	parent   *owner
@@ -142,6 +144,10 @@ func (ev OwnersListed) apply(l *Ledger) {
 func (ev OwnerSeen) apply(l *Ledger) {
 	o := l.owners.of(idOfObject(ev.Kind, ev.Object))
 	wasSeen, had, before := o.seen, o.parent, o.object
+	if ev.Object.GetGeneration() < o.read {
+		return // the watch is behind
+	}
+	o.read = 0
 	o.object, o.seen, o.parent = ev.Object, true, nil
 	if ref := workload.ControllerOf(ev.Object); ref != nil && !workload.EndsChain(ref.Kind) {
 		o.parent = l.owners.of(idOf(o.Namespace, *ref))

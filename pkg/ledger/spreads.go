@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"maps"
 	"slices"
 	"sort"
 	"time"
@@ -38,11 +39,10 @@ type account struct {
 	// plan for the workload's replicas. It is made for 0 replicas as long as they are not known.
 	plan          subset.Plan
 	replicasKnown bool
-	// replicas are those that the workload was seen with. While ahead is larger, the plan is for ahead: so many pods of one owner live, and news of more replicas are late.
-	replicas, ahead int32
-	// left are the most replicas that the workload had before it was scaled down, while pods of that time may be left: a ReplicaSet takes a while to delete them, and longer if a
-	// budget refuses. So many pods of one owner do not show that news are late.
-	left int32
+	// explained are the pods, by their direct owner, that do not show that news of the replicas are late: they have lived since before the replicas were read. asked are those of the open
+	// question. Its number is 0 if none is open.
+	explained, asked map[types.UID]int32
+	question         int64
 	// tally of all slots: claimed, reserved, binding, uncertain and bound.
 	tally *subset.Tally
 	// metadata is what a bind sets on the pods of each subset.
@@ -178,7 +178,7 @@ func (l *Ledger) compile(a *account) {
 	spread := a.active()
 	if had := a.dividing; had == nil || had.Spec.TargetReference.APIVersion != spread.Spec.TargetReference.APIVersion ||
 		!slices.Equal(subset.ReplicaPaths(had), subset.ReplicaPaths(spread)) {
-		a.read = nil // it was read in another way
+		a.read, a.question = nil, 0 // it was read in another way
 	}
 	policy, errs := subset.Compile(spread, field.NewPath("spec"))
 	a.dividing, a.policy, a.invalid, a.tally, a.plan, a.announced = spread, policy, "", nil, subset.Plan{}, false
@@ -247,7 +247,32 @@ func (ev ReplicasRead) apply(l *Ledger) {
 		l.wakeRenumbered(a.members)
 		l.wakeWaiting(a) // pods may wait for the list, and slots may have come free meanwhile
 	}
+	l.answered(ev.Workload, ev.Question)
 	l.workloadNews(ev.Workload)
+}
+
+func (ev OwnerRead) apply(l *Ledger) {
+	o := l.owners.byID[idOfObject(ev.Kind, ev.Object)]
+	if o == nil || o.object == nil {
+		return // it is gone, or another one has its name
+	}
+	l.answered(o.Workload, ev.Question)
+	if ev.Object.GetGeneration() >= o.object.GetGeneration() { // else the watch was faster
+		OwnerSeen{Kind: ev.Kind, Object: ev.Object}.apply(l)
+		o.read = ev.Object.GetGeneration()
+	}
+}
+
+// answered wakes the pods that have asked this question.
+func (l *Ledger) answered(key Workload, question int64) {
+	a := l.accounts[key]
+	if a == nil || a.question == 0 || a.question != question {
+		return
+	}
+	a.explained, a.asked, a.question = a.asked, nil, 0
+	if a.policy != nil {
+		l.wakeWaiting(a)
+	}
 }
 
 // workloadNews follows a change of a workload. If a quota changes, it wakes the pods that wait for it.
@@ -283,43 +308,24 @@ func (l *Ledger) replan(a *account) bool {
 		a.metadata[i] = a.policy.Subsets[i].MetadataFor(selector)
 	}
 	replicas, known := a.replicasOf(object)
-	if replicas != a.replicas {
-		a.left = max(a.left, a.replicas, a.ahead)
-		a.replicas, a.ahead = replicas, 0
-		a.forgetLeft()
-	}
-	replicas = max(replicas, a.ahead)
 	if a.plan.Quota != nil && a.replicasKnown == known && a.plan.Replicas == max(replicas, 0) {
 		return false
 	}
 	a.plan, a.replicasKnown = a.policy.Plan(replicas), known
+	if !known {
+		a.question = 0 // the workload may be gone, and nobody answers
+	}
 	return true
 }
 
-// goAhead plans for the pods of an owner that live, because the replicas that the ledger has seen are fewer and news of them are late.
-func (l *Ledger) goAhead(a *account) {
-	a.ahead = 0
-	if most := a.most(); most > a.left {
-		a.ahead = most
+// askForReplicas has the caller read the replicas, unless the open question is about all pods of the owner.
+func (l *Ledger) askForReplicas(a *account, owner types.UID) {
+	if a.question != 0 && a.live[owner] <= a.asked[owner] {
+		return
 	}
-	if l.replan(a) {
-		l.wakeWaiting(a)
-	}
-}
-
-// most is how many live pods the owner with the most of them has.
-func (a *account) most() (most int32) {
-	for _, live := range a.live {
-		most = max(most, live)
-	}
-	return most
-}
-
-// forgetLeft forgets the replicas before a scale-down once no owner has more pods than there are replicas.
-func (a *account) forgetLeft() {
-	if a.left > 0 && a.most() <= a.replicas {
-		a.left = 0
-	}
+	l.questions++
+	a.question, a.asked = l.questions, maps.Clone(a.live)
+	l.effects.Read = append(l.effects.Read, Question{a.workload, a.question})
 }
 
 func (a *account) replicasOf(object runtime.Object) (int32, bool) {

@@ -21,28 +21,30 @@ import (
 const changingWorkload = "a workload that changes"
 
 func TestPodsFollowAWorkloadThatChanges(t *testing.T) {
-	worlds.Check(t, changingWorkload, 300, workloadHistory)
+	worlds.Check(t, changingWorkload, 6000, workloadHistory)
 }
 
-// changing is a world with one workload. It is scaled, rolled out, and made again under its name. The ledger sees its number of replicas late.
+// changing is a world with one workload. It is scaled, rolled out, and made again under its name. The watch shows its numbers of replicas late, and the ledger may have them read.
 type changing struct {
 	*world
 	kind schema.GroupKind
 	// label has the revision of a pod.
 	label string
-	// made is how often the workload was made, revision the number of its newest revision, and replicas what the API server has.
+	// made is how often the workload was made, and revision the number of its newest revision.
 	made, revision int
-	replicas       int32
-	// shown are the replicas that the ledger was shown last, and left the most that it was shown before, as long as a ReplicaSet may still have pods of that time.
-	shown, left int32
-	pods        []*changingPod
+	// replicas are the numbers that the workload has had. The watch has shown the one at watched, and the ledger knows that at known.
+	replicas       []int32
+	watched, known int
+	// asked is the place of the latest replicas when each open question was asked.
+	asked []int
+	pods  []*changingPod
 }
 
 type changingPod struct {
 	*corev1.Pod
-	// of is made when the pod was made, revision that of the pod, and since its creation.
-	of, revision int
-	since        time.Time
+	// of is made when the pod was made, revision that of the pod, and since its creation. asked is the place of the replicas at that time.
+	of, revision, asked int
+	since               time.Time
 	// in is the place of a bound pod among the subsets. Negative for a pending one.
 	in int
 }
@@ -51,46 +53,43 @@ func (c *changing) object(made int) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: types.UID(fmt.Sprintf("web-%d", made))}
 }
 
-// show shows the ledger the workload as it is.
-func (c *changing) show() {
-	object := metav1.Object(&metav1.PartialObjectMetadata{ObjectMeta: c.object(c.made)})
-	if c.kind == deploymentKind {
-		object = &appsv1.Deployment{ObjectMeta: c.object(c.made), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(c.replicas)}}
+// at is the workload with the replicas at a place.
+func (c *changing) at(place int) metav1.Object {
+	meta := c.object(c.made)
+	if meta.Generation = int64(place); c.kind == deploymentKind {
+		return &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Replicas: ptr.To(c.replicas[place])}}
 	}
-	if c.replicas != c.shown {
-		c.left, c.shown = max(c.left, c.limit()), c.replicas
-		c.clean()
-	}
-	c.apply(OwnerSeen{Kind: c.kind, Object: object})
+	return &metav1.PartialObjectMetadata{ObjectMeta: meta}
 }
 
-// most is how many live pods the ReplicaSet with the most of them has.
-func (c *changing) most() (most int32) {
-	of := map[types.UID]int32{}
+// show has the watch show the workload with the replicas at a place.
+func (c *changing) show(place int) {
+	c.watched, c.known = place, max(place, c.known)
+	c.apply(OwnerSeen{Kind: c.kind, Object: c.at(place)})
+}
+
+// latest is the place of the replicas that the API server has.
+func (c *changing) latest() int { return len(c.replicas) - 1 }
+
+// read answers the open questions with what the API server had at that time, or later.
+func (c *changing) read(h *worlds.History) {
+	questions, asked := c.questions, c.asked
+	c.questions, c.asked = nil, nil
+	for i, q := range questions {
+		place := asked[i] + h.Number("read the later one", c.latest()-asked[i]+1)
+		c.known = max(c.known, place)
+		c.apply(OwnerRead{Kind: c.kind, Object: c.at(place), Question: q.Number})
+	}
+}
+
+// siblings are the live pods of the ReplicaSet of a pod, with the pod itself, and the latest place at which one of them was made.
+func (c *changing) siblings(of *changingPod) (live int32, latest int) {
 	for _, p := range c.pods {
-		if p.DeletionTimestamp == nil {
-			of[p.OwnerReferences[0].UID]++
+		if p.DeletionTimestamp == nil && p.OwnerReferences[0].UID == of.OwnerReferences[0].UID {
+			live, latest = live+1, max(latest, p.asked)
 		}
 	}
-	for _, n := range of {
-		most = max(most, n)
-	}
-	return most
-}
-
-// limit is the number of pods of which each subset may have its share: the replicas, or the pods of a ReplicaSet that must have been scaled up.
-func (c *changing) limit() int32 {
-	if most := c.most(); most > c.left {
-		return max(c.shown, most)
-	}
-	return c.shown
-}
-
-// clean forgets what is left once no ReplicaSet has more pods than the replicas.
-func (c *changing) clean() {
-	if c.most() <= c.shown {
-		c.left = 0
-	}
+	return live, latest
 }
 
 func (c *changing) replicaSet() metav1.ObjectMeta {
@@ -109,7 +108,7 @@ func (c *changing) create(name string) {
 	rs := c.replicaSet()
 	pod := podOf(rs.UID, name)
 	pod.OwnerReferences[0].Name, pod.Labels = rs.Name, map[string]string{c.label: fmt.Sprintf("v%d", c.revision)}
-	c.pods = append(c.pods, &changingPod{Pod: pod, of: c.made, revision: c.revision, since: c.now, in: -1})
+	c.pods = append(c.pods, &changingPod{Pod: pod, of: c.made, revision: c.revision, asked: c.latest(), since: c.now, in: -1})
 	c.see(pod)
 }
 
@@ -126,7 +125,7 @@ func (c *changing) in(i int, of *changingPod) (n int32) {
 // workloadHistory has two subsets, each with half of the pods or with two of them. What is above goes to no subset. Each revision has the quotas for itself. All nodes have room, so the pods fill the first
 // subset before the second, and wait for nothing but news.
 func workloadHistory(t rapid.TB, h *worlds.History) {
-	c := &changing{world: emptyWorld(t), kind: deploymentKind, label: "pod-template-hash", replicas: 4}
+	c := &changing{world: emptyWorld(t), kind: deploymentKind, label: "pod-template-hash", replicas: []int32{4}}
 	if h.Yes("of Argo", 3) {
 		c.kind, c.label = schema.GroupKind{Group: "argoproj.io", Kind: "Rollout"}, "rollouts-pod-template-hash"
 	}
@@ -135,11 +134,14 @@ func workloadHistory(t rapid.TB, h *worlds.History) {
 	spread := spreadObject(t, "web", 1, c.kind.Kind, "web", fmt.Sprintf("subsets: [{name: a, maxReplicas: %s}, {name: b, maxReplicas: %s}]", quota, quota))
 	spread.Spec.TargetReference.APIVersion = c.kind.Group + "/v1"
 	c.made = 1
-	c.show()
+	c.show(0)
 	c.rollOut()
 	c.apply(SpreadSeen{Spread: spread})
 	cycle := func(p *changingPod) bool {
 		d := c.ask(p.Pod).Decision
+		if len(c.questions) > len(c.asked) {
+			c.asked = append(c.asked, c.latest())
+		}
 		if d == nil {
 			return false
 		}
@@ -147,11 +149,14 @@ func workloadHistory(t rapid.TB, h *worlds.History) {
 			p.in = len(d.Policy.Subsets)
 		}
 		if halves && !slices.ContainsFunc(c.pods, func(left *changingPod) bool { return left.of != p.of }) {
-			switch half := (c.limit() + 1) / 2; {
-			case d.Subset == subset.None && c.most() <= c.limit():
+			live, latest := c.siblings(p)
+			switch replicas := c.replicas[c.known]; {
+			case live > replicas && c.known < latest:
+				t.Fatalf("%s goes by %d replicas, and they were changed before a pod of its ReplicaSet was made, which has %d", p.Name, replicas, live)
+			case d.Subset == subset.None && live <= replicas:
 				t.Fatalf("%s has no subset, and the subsets have all pods together", p.Name)
-			case d.Subset != subset.None && c.in(p.in, p) > half: // with the pod itself
-				t.Fatalf("%s is number %d in subset %d, which has half of %d", p.Name, c.in(p.in, p), p.in, c.limit())
+			case d.Subset != subset.None && c.in(p.in, p) > (replicas+1)/2: // with the pod itself
+				t.Fatalf("%s is number %d in subset %d, which has half of %d", p.Name, c.in(p.in, p), p.in, replicas)
 			}
 		}
 		for i := range p.in {
@@ -172,7 +177,8 @@ func workloadHistory(t rapid.TB, h *worlds.History) {
 		return true
 	}
 	for step := range h.Steps(60) {
-		kind := h.Pick("create", "create", "create", "ask", "ask", "ask", "a second passes", "scale", "show", "roll out", "replace", "delete")
+		kind := h.Pick(
+			"create", "create", "create", "ask", "ask", "ask", "a second passes", "two seconds pass", "scale", "scale", "show", "read", "roll out", "replace", "delete", "evict")
 		switch kind {
 		case "create":
 			if len(c.pods) < 12 {
@@ -182,11 +188,17 @@ func workloadHistory(t rapid.TB, h *worlds.History) {
 		case "a second passes":
 			c.step(time.Second)
 			continue
+		case "two seconds pass":
+			c.step(2 * time.Second)
+			continue
 		case "scale":
-			c.replicas = int32(h.Number("to", 9))
+			c.replicas = append(c.replicas, int32(h.Number("to", 9)))
 			continue
 		case "show":
-			c.show()
+			c.show(c.watched + h.Number("of the later ones", c.latest()-c.watched+1))
+			continue
+		case "read":
+			c.read(h)
 			continue
 		case "roll out":
 			c.rollOut()
@@ -194,7 +206,7 @@ func workloadHistory(t rapid.TB, h *worlds.History) {
 		case "replace": // its ReplicaSets are deleted, and its pods terminate, later
 			c.apply(OwnerGone{Kind: c.kind, Object: &metav1.PartialObjectMetadata{ObjectMeta: c.object(c.made)}})
 			c.made++
-			c.show()
+			c.show(c.latest())
 			c.revision-- // the template is the same
 			c.rollOut()
 			continue
@@ -213,18 +225,23 @@ func workloadHistory(t rapid.TB, h *worlds.History) {
 		case kind == "delete" && p.in >= 0 && p.DeletionTimestamp == nil && h.Yes("slowly", 2):
 			p.Pod = terminating(p.Pod)
 			c.see(p.Pod)
-			c.clean()
 		case kind == "delete":
 			c.delete(p.Pod)
 			c.pods = slices.Delete(c.pods, i, i+1)
-			c.clean()
+		case kind == "evict": // its ReplicaSet makes another
+			c.delete(p.Pod)
+			c.pods = slices.Delete(c.pods, i, i+1)
+			c.create(fmt.Sprintf("p%d", step))
 		}
 	}
 	for _, p := range c.pods {
 		if p.in < 0 && !cycle(p) {
 			c.step(3 * time.Second)
-			if !cycle(p) {
-				t.Fatalf("%s still waits", p.Name)
+			for waits := !cycle(p); waits; waits = !cycle(p) {
+				if len(c.questions) == 0 {
+					t.Fatalf("%s still waits", p.Name)
+				}
+				c.read(h)
 			}
 		}
 	}

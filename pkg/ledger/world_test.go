@@ -35,6 +35,7 @@ type world struct {
 	announced []string
 	wanted    []schema.GroupKind
 	followed  []string
+	questions []Question
 	missed    int
 	due       time.Time
 }
@@ -87,6 +88,7 @@ func (w *world) apply(event Event) Effects {
 	if fx.Announce {
 		w.announced = append(w.announced, string(fx.Answer.Reason))
 	}
+	w.questions = append(w.questions, fx.Read...)
 	w.missed += fx.Missed
 	w.due = fx.At
 	return fx
@@ -109,6 +111,15 @@ func (w *world) seeNode(name, zone string) {
 // scale shows the ledger the Deployment with this number of replicas.
 func (w *world) scale(replicas int32) {
 	w.apply(OwnerSeen{Kind: deploymentKind, Object: deployment(replicas)})
+}
+
+// answer answers all questions: the Deployment has so many replicas.
+func (w *world) answer(replicas int32) {
+	questions := w.questions
+	w.questions = nil
+	for _, q := range questions {
+		w.apply(OwnerRead{Kind: deploymentKind, Object: deployment(replicas), Question: q.Number})
+	}
 }
 
 func deployment(replicas int32) *appsv1.Deployment {

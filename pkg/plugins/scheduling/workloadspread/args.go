@@ -23,8 +23,9 @@ type Args struct {
 	// BindTimeout is how long a bind request may take, on the client and on the API server. A new leader waits twice as long before it gives out
 	// slots, if a bind of its predecessor may still be under way. It defaults to 5s; between 1s and 1m.
 	BindTimeout *metav1.Duration `json:"bindTimeout,omitempty"`
-	// ObservationTimeout is how long a pod waits for news: of its workload's replicas if there are more pods than replicas, and of its spread if
-	// admission found one that the scheduler has not seen. It defaults to 2s; between 0s, which never waits, and 1m.
+	// ObservationTimeout is how long a pod waits for news: of its workload's replicas if there are more pods than replicas, which are read
+	// afterwards, and of its spread if admission found one that the scheduler has not seen. It defaults to 2s; between 0s, which never waits and
+	// reads nothing, and 1m.
 	ObservationTimeout *metav1.Duration `json:"observationTimeout,omitempty"`
 }
 

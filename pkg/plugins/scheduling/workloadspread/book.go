@@ -51,12 +51,14 @@ type heldPod struct {
 	overdue bool
 }
 
-// ownerReader reads owners and workloads that the scheduler has no informer for.
+// ownerReader reads owners and workloads that the scheduler has no informer for, or whose news are late.
 type ownerReader interface {
 	// want starts to watch a kind of owners.
 	want(schema.GroupKind)
 	// follow reads the replicas of the spread's workload, now and after each change, unless the scheduler's informers have them.
 	follow(*v1beta1.WorkloadSpread)
+	// read reads the replicas of a workload from the API server, and tells the ledger.
+	read(ledger.Question)
 	// forget ends what follow began.
 	forget(ledger.Workload)
 }
@@ -113,6 +115,9 @@ func (b *book) carryOut(fx *ledger.Effects) {
 	}
 	for _, spread := range fx.Follow {
 		b.owners.follow(spread)
+	}
+	for _, question := range fx.Read {
+		b.owners.read(question)
 	}
 }
 

@@ -22,6 +22,7 @@ type followed map[string]bool
 
 func (f followed) want(schema.GroupKind)            {}
 func (f followed) follow(s *v1beta1.WorkloadSpread) { f[s.Spec.TargetReference.Name] = true }
+func (f followed) read(ledger.Question)             {}
 func (f followed) forget(w ledger.Workload)         { delete(f, w.Name) }
 func (f followed) expect(t *testing.T, want ...string) {
 	t.Helper()

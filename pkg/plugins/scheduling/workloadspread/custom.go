@@ -34,7 +34,7 @@ import (
 
 // customWorkloads knows the owners and workloads of kinds for which the scheduler has no informer: kinds with a scale subresource, and kinds to whose
 // replicas a spread gives paths. It watches the metadata of a kind from the moment that a spread names the kind, or that an object of it owns a pod
-// in a namespace with a spread. It reads replicas, and ordinals of kinds that hide them, after each change of the workload.
+// in a namespace with a spread. It reads replicas, and ordinals of kinds that hide them, after each change of the workload, and replicas of any kind when the ledger asks.
 type customWorkloads struct {
 	mapper   *restmapper.DeferredDiscoveryRESTMapper
 	dynamic  dynamic.Interface
@@ -54,6 +54,8 @@ type customWorkloads struct {
 	kinds map[schema.GroupKind]*customKind
 	// targets are the workloads that spreads name, until forget.
 	targets map[ledger.Workload]*customTarget
+	// asked are the numbers of the questions that are not answered.
+	asked map[ledger.Workload]int64
 }
 
 const (
@@ -108,6 +110,7 @@ func newCustomWorkloads(config *restclient.Config, client kubernetes.Interface, 
 		targetQueue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[ledger.Workload](100*time.Millisecond, 30*time.Second)),
 		kinds:       map[schema.GroupKind]*customKind{},
 		targets:     map[ledger.Workload]*customTarget{},
+		asked:       map[ledger.Workload]int64{},
 	}, nil
 }
 
@@ -166,6 +169,14 @@ func (c *customWorkloads) follow(spread *v1beta1.WorkloadSpread) {
 	c.tell(news)
 }
 
+// read implements ownerReader.
+func (c *customWorkloads) read(question ledger.Question) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked[question.Workload] = question.Number
+	c.targetQueue.Add(question.Workload)
+}
+
 // news is what was read of a target.
 func (t *customTarget) news(key ledger.Workload) ledger.ReplicasRead {
 	return ledger.ReplicasRead{Workload: key, Version: t.version, Paths: t.paths, Replicas: t.replicas, Known: t.known, Ordinals: t.ordinals}
@@ -176,6 +187,7 @@ func (c *customWorkloads) forget(key ledger.Workload) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.targets, key)
+	delete(c.asked, key)
 }
 
 // watched is the entry of a kind that is watched from now on.
@@ -351,15 +363,61 @@ func (c *customWorkloads) wasListed(ctx context.Context, gk schema.GroupKind, er
 
 // readTarget reads the replicas and the ordinals of a workload, if a spread still names it.
 func (c *customWorkloads) readTarget(ctx context.Context, key ledger.Workload) error {
+	gk := schema.GroupKind{Group: key.Group, Kind: key.Kind}
 	c.mu.Lock()
-	kind := c.kinds[schema.GroupKind{Group: key.Group, Kind: key.Kind}]
+	kind := c.kinds[gk]
 	watched := kind != nil && kind.watched
 	target := c.targets[key]
 	c.mu.Unlock()
-	if target == nil || !watched {
-		return nil // no spread names it any more, or watchKind will queue it again
+	switch {
+	case target == nil:
+		return c.answer(key, func(question int64) error { return c.readBuiltIn(ctx, gk, key, question) })
+	case !watched:
+		return nil // watchKind will queue it again
 	}
-	gk := schema.GroupKind{Group: key.Group, Kind: key.Kind}
+	return c.answer(key, func(question int64) error { return c.readCustom(ctx, gk, key, target, question) })
+}
+
+// answer calls read with the number of the question about a workload, 0 if there is none. If read fails, the question stays.
+func (c *customWorkloads) answer(key ledger.Workload, read func(question int64) error) error {
+	c.mu.Lock()
+	question := c.asked[key]
+	c.mu.Unlock()
+	err := read(question)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil && c.asked[key] == question { // else another was asked meanwhile, and the workload is in the queue
+		delete(c.asked, key)
+	}
+	return err
+}
+
+// readBuiltIn answers a question about a workload of a kind that the scheduler has an informer for. The informer tells the end of the workload.
+func (c *customWorkloads) readBuiltIn(ctx context.Context, gk schema.GroupKind, key ledger.Workload, question int64) error {
+	kind, is := workload.BuiltIn(gk)
+	if question == 0 || !is {
+		return nil // no spread names it any more
+	}
+	resource, _ := meta.UnsafeGuessKindToResource(gk.WithVersion("v1"))
+	found, err := c.dynamic.Resource(resource).Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading %s in namespace %s: %w", key, key.Namespace, err)
+	}
+	object := kind.NewObject()
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(found.Object, object); err != nil {
+		return fmt.Errorf("reading %s in namespace %s: %w", key, key.Namespace, err)
+	}
+	if _, err := workload.Keep(object); err != nil {
+		return fmt.Errorf("reading %s in namespace %s: %w", key, key.Namespace, err)
+	}
+	c.tell(ledger.OwnerRead{Kind: gk, Object: object, Question: question})
+	return nil
+}
+
+func (c *customWorkloads) readCustom(ctx context.Context, gk schema.GroupKind, key ledger.Workload, target *customTarget, question int64) error {
 	latest, err := c.mapper.RESTMapping(gk) // older versions of a kind may lack the fields of ordinals
 	if err != nil {
 		return fmt.Errorf("looking up %s: %w", gk, err)
@@ -371,7 +429,7 @@ func (c *customWorkloads) readTarget(ctx context.Context, key ledger.Workload) e
 	if err != nil {
 		return fmt.Errorf("looking up %s: %w", gk, err)
 	}
-	replicas, err := c.read(ctx, c.dynamic.Resource(mapping.Resource).Namespace(key.Namespace), key.Name, target.paths)
+	replicas, err := replicasOf(ctx, c.dynamic.Resource(mapping.Resource).Namespace(key.Namespace), key.Name, target.paths)
 	var failed error
 	if err != nil && !apierrors.IsNotFound(err) {
 		failed = fmt.Errorf("reading the replicas of %s in namespace %s: %w", key, key.Namespace, err)
@@ -394,6 +452,9 @@ func (c *customWorkloads) readTarget(ctx context.Context, key ledger.Workload) e
 		target.ordinals = ordinals
 	}
 	news := target.news(key)
+	if err == nil {
+		news.Question = question
+	}
 	c.mu.Unlock()
 	if current { // else it was forgotten, or replaced by a target that is in the queue
 		c.tell(news)
@@ -401,7 +462,7 @@ func (c *customWorkloads) readTarget(ctx context.Context, key ledger.Workload) e
 	return failed
 }
 
-func (c *customWorkloads) read(ctx context.Context, client dynamic.ResourceInterface, name string, paths []string) (int32, error) {
+func replicasOf(ctx context.Context, client dynamic.ResourceInterface, name string, paths []string) (int32, error) {
 	if len(paths) > 0 {
 		object, err := client.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {

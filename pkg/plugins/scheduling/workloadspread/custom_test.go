@@ -647,3 +647,42 @@ func TestTheFirstListOfAKindComesInOneEvent(t *testing.T) {
 		}
 	})
 }
+
+// TestTheReplicasAreReadIfTheirNewsAreLate: a Deployment was scaled up, its pods are there, and the watch does not show it. The first read fails.
+func TestTheReplicasAreReadIfTheirNewsAreLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newTraining(t)
+		fails := true
+		reader := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
+		reader.PrependReactor("get", "deployments", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if fails {
+				fails = false
+				return true, nil, errors.New("the API server does not answer")
+			}
+			return true, &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"namespace": "ns", "name": "web", "uid": "web-uid"},
+				"spec": map[string]any{"replicas": int64(4)}}}, nil
+		})
+		j.custom.dynamic = reader
+		j.scale(2)
+		j.world.spread(1, halves)
+		pods := j.podsNamed("p", 4)
+		for _, pod := range pods {
+			j.expectHeld(pod)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		j.expectAwake("p0", "p1", "p2", "p3")
+		j.expectHeld(pods[0])
+		time.Sleep(time.Second)
+		synctest.Wait()
+		j.expectAwake("p0") // the others have not come to their cycle yet
+		for i, want := range []string{"a", "a", "b", "b"} {
+			j.expectAnswer(want, pods[i])
+		}
+		j.custom.mu.Lock()
+		defer j.custom.mu.Unlock()
+		if n := len(j.custom.asked); n != 0 {
+			t.Errorf("%d questions are left", n)
+		}
+	})
+}

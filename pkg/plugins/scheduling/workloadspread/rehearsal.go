@@ -161,4 +161,5 @@ type noOwnerReader struct{}
 
 func (noOwnerReader) want(schema.GroupKind)          {}
 func (noOwnerReader) follow(*v1beta1.WorkloadSpread) {}
+func (noOwnerReader) read(ledger.Question)           {}
 func (noOwnerReader) forget(ledger.Workload)         {}

@@ -42,9 +42,10 @@ type world struct {
 	announced []string
 }
 
-// want, follow and forget implement ownerReader: nothing needs to be read.
+// want, follow, read and forget implement ownerReader. Tests say what the API server has.
 func (w *world) want(schema.GroupKind)          {}
 func (w *world) follow(*v1beta1.WorkloadSpread) {}
+func (w *world) read(ledger.Question)           {}
 func (w *world) forget(ledger.Workload)         {}
 
 // newWorld has a Deployment "web" with this number of replicas and one ReplicaSet, and nodes node-a and node-b in zones a and b.
