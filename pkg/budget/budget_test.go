@@ -574,10 +574,11 @@ func TestCompile(t *testing.T) {
 			change: func(b *v1beta1.PodUnavailableBudget) {
 				b.Annotations = map[string]string{v1beta1.ProtectTotalReplicasAnnotation: "-1"}
 			}},
-		"a budget without subject": {errors: "selector or targetRef", change: func(b *v1beta1.PodUnavailableBudget) { b.Spec.Selector = nil }},
-		"a budget without amount":  {errors: "maxUnavailable, minAvailable or perSubset", change: func(b *v1beta1.PodUnavailableBudget) { b.Spec.MaxUnavailable = nil }},
-		"a percentage above all":   {errors: "spec.maxUnavailable", change: func(b *v1beta1.PodUnavailableBudget) { b.Spec.MaxUnavailable = ptr.To(intstr.FromString("101%")) }},
-		"a text":                   {errors: "spec.maxUnavailable", change: func(b *v1beta1.PodUnavailableBudget) { b.Spec.MaxUnavailable = ptr.To(intstr.FromString("many")) }},
+		"a budget without subject":                          {errors: "selector or targetRef", change: func(b *v1beta1.PodUnavailableBudget) { b.Spec.Selector = nil }},
+		"a budget without amount":                           {errors: "maxUnavailable, minAvailable or perSubset", change: func(b *v1beta1.PodUnavailableBudget) { b.Spec.MaxUnavailable = nil }},
+		"a percentage above all":                            {errors: "spec.maxUnavailable", change: func(b *v1beta1.PodUnavailableBudget) { b.Spec.MaxUnavailable = ptr.To(intstr.FromString("101%")) }},
+		"a percentage as a PodDisruptionBudget may have it": {change: func(b *v1beta1.PodUnavailableBudget) { b.Spec.MaxUnavailable = ptr.To(intstr.FromString("0050%")) }},
+		"a text": {errors: "spec.maxUnavailable", change: func(b *v1beta1.PodUnavailableBudget) { b.Spec.MaxUnavailable = ptr.To(intstr.FromString("many")) }},
 		"a target without name and kind": {errors: "spec.targetRef.kind", change: func(b *v1beta1.PodUnavailableBudget) {
 			b.Spec.TargetReference = &v1beta1.TargetReference{APIVersion: "v1"}
 		}},

@@ -463,7 +463,7 @@ func ParseLimit(value *intstr.IntOrString, path *field.Path) (number int32, isPe
 	}
 	digits, isPercent := strings.CutSuffix(value.StrVal, "%")
 	parsed, err := strconv.ParseUint(digits, 10, 8)
-	if !isPercent || err != nil || parsed > 100 || len(digits) > 3 {
+	if !isPercent || err != nil || parsed > 100 {
 		return 0, false, field.ErrorList{field.Invalid(path, value.StrVal, "must be a count or a percentage from 0% to 100%")}
 	}
 	return int32(parsed), true, nil
