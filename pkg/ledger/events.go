@@ -192,6 +192,11 @@ type Effects struct {
 	At time.Time
 }
 
+// Undivided is true after PodAsks if no spread divides the pod.
+func (fx *Effects) Undivided() bool {
+	return fx.Check == nil && fx.Answer.Decision == nil && fx.Answer.Reason == ""
+}
+
 // Question asks for the replicas of a workload that has more pods than the replicas that the ledger has seen.
 type Question struct {
 	Workload Workload

@@ -92,8 +92,8 @@ func (b *book) ask(event ledger.PodAsks) ledger.Effects {
 	}
 	fx := b.ledger.Apply(b.clock.Now(), event)
 	b.inFlight[event.Pod.UID] = false // what woke it before led to this cycle
-	if fx.Check == nil && fx.Answer.Decision == nil && fx.Answer.Reason == "" {
-		delete(b.inFlight, event.Pod.UID) // no spread divides it, so nothing wakes it
+	if fx.Undivided() {
+		delete(b.inFlight, event.Pod.UID) // nothing wakes it
 	}
 	b.setTimer(fx.At)
 	b.mu.Unlock()

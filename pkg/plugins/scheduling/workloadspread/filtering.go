@@ -93,17 +93,20 @@ func (s *Spread) rule(ctx context.Context, pod *corev1.Pod, nodes []fwk.NodeInfo
 // ask lets the ledger choose a subset, and checks the nodes that it asks about. If there is neither a decision nor a refusal, no spread divides the
 // pod.
 func (s *Spread) ask(pod *corev1.Pod, nodes []fwk.NodeInfo) (*decision, *fwk.Status) {
-	s.finder.update(nodes)
 	event := ledger.PodAsks{Pod: pod}
 	fx := s.book.ask(event)
+	if fx.Undivided() {
+		return nil, nil // without a look at the nodes
+	}
+	s.finder.update(nodes)
 	for fx.Check != nil {
 		event.Results.Add(fx.Check, s.finder.check(pod, fx.Check))
 		fx = s.book.ask(event)
 	}
-	answer := &fx.Answer
-	if answer.Decision == nil && answer.Reason == "" {
+	if fx.Undivided() {
 		return nil, nil
 	}
+	answer := &fx.Answer
 	subsetAttempts.WithLabelValues(resultOf(answer)).Inc()
 	if answer.Decision == nil {
 		return nil, s.refuse(pod, answer, fx.Announce)
