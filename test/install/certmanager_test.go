@@ -2,10 +2,17 @@ package install
 
 import (
 	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/pem"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/berth-project/berth/test/harness"
 )
@@ -84,24 +91,7 @@ func TestInstallWithCertManager(t *testing.T) {
 	t.Parallel()
 	c, k := start(t)
 	c.installCertManager(t)
-	dir := t.TempDir()
-	if err := os.Symlink(harness.Root(), filepath.Join(dir, "berth")); err != nil {
-		t.Fatal(err)
-	}
-	kustomizationOf(t, dir, "v1")
-	file, err := os.OpenFile(filepath.Join(dir, "kustomization.yaml"), os.O_APPEND|os.O_WRONLY, 0)
-	if err == nil {
-		_, err = file.WriteString("\ncomponents: [berth/manifests/webhook/cert-manager]\n")
-	}
-	if err == nil {
-		err = file.Close()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.in(dir).documented(t, "kubectl apply -k .")
-	expectRunning(t, k, "scheduler", "controller", "united")
-	c.awaitWatches(t)
+	c.installComponents(t, k, "berth/manifests/webhook/cert-manager")
 	c.kubectl(t, "apply", "-f", example)
 	c.kubectl(t, "rollout", "status", "deployment/api", "--timeout=60s")
 	c.expectZones(t, "zone-a:2 zone-b:2 zone-c:6")
@@ -113,5 +103,59 @@ func TestInstallWithCertManager(t *testing.T) {
 		}
 		return "", nil
 	})
+	c.expectARenewalInterruptsNothing(t, k)
 	expectNothingForbidden(t, c.AuditLog())
+}
+
+// expectARenewalInterruptsNothing has cert-manager renew the certificate. The API server trusts what the webhooks serve before a kubelet has brought them the new one, which takes it a minute or two,
+// and afterwards.
+func (c *cluster) expectARenewalInterruptsNothing(t *testing.T, k *kubelet) {
+	t.Helper()
+	secret := func(key string) string {
+		text, err := base64.StdEncoding.DecodeString(c.kubectl(t, "-n", berthSystem, "get", "secret", "berth-webhook-cert", "-o", `jsonpath={.data.`+key+`\.crt}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	before, authority := secret("tls"), secret("ca")
+	// As cmctl renew does.
+	c.kubectl(t, "-n", berthSystem, "patch", "certificate", "berth-webhook", "--subresource=status", "--type=merge", "-p",
+		`{"status":{"conditions":[{"type":"Issuing","status":"True","reason":"ManuallyTriggered","message":"by hand","lastTransitionTime":"`+time.Now().UTC().Format(time.RFC3339)+`"}]}}`)
+	waitFor(t, "another certificate", func(context.Context) (string, error) {
+		if secret("tls") == before {
+			return "it is the same", nil
+		}
+		return "", nil
+	})
+	if secret("ca") != authority {
+		t.Error("it has another authority")
+	}
+	works := func() {
+		t.Helper()
+		// A budget that is not reviewed is refused, and so is an object that is not converted.
+		c.kubectl(t, "annotate", "workloadspreads.v1alpha1.apps.kruise.io/api", "--overwrite", "renewed="+strconv.FormatInt(time.Now().UnixNano(), 10))
+		c.kubectl(t, "patch", "podunavailablebudget/api", "--type=merge", "-p", `{"spec":{"maxUnavailable":"1`+strconv.Itoa(time.Now().Nanosecond()/1000%10)+`%"}}`)
+	}
+	works()
+	for _, p := range k.of("controller") {
+		if err := k.remount(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitFor(t, "the webhooks to serve the new certificate", func(context.Context) (string, error) {
+		for _, p := range k.of("controller") {
+			connection, err := tls.Dial("tcp", net.JoinHostPort(p.address, "9443"), &tls.Config{InsecureSkipVerify: true})
+			if err != nil {
+				return "", err
+			}
+			served := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: connection.ConnectionState().PeerCertificates[0].Raw})
+			_ = connection.Close()
+			if !strings.HasPrefix(secret("tls"), string(served)) {
+				return p.pod.Name + " serves another", nil
+			}
+		}
+		return "", nil
+	})
+	works()
 }

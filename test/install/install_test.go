@@ -477,15 +477,31 @@ func (c *cluster) examplePods(t *testing.T) []string {
 func installWithKustomize(t *testing.T) (c *cluster, k *kubelet, dir string) {
 	t.Helper()
 	c, k = start(t)
+	return c, k, c.installComponents(t, k)
+}
+
+// installComponents installs Berth with components of its manifests, by a kustomization in the directory that it returns.
+func (c *cluster) installComponents(t *testing.T, k *kubelet, components ...string) (dir string) {
+	t.Helper()
 	dir = t.TempDir()
 	if err := os.Symlink(harness.Root(), filepath.Join(dir, "berth")); err != nil {
 		t.Fatal(err)
 	}
 	kustomizationOf(t, dir, "v1")
+	file, err := os.OpenFile(filepath.Join(dir, "kustomization.yaml"), os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = fmt.Fprintf(file, "\ncomponents: [%s]\n", strings.Join(components, ", "))
+	}
+	if err == nil {
+		err = file.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	c.in(dir).documented(t, "kubectl apply -k .")
 	expectRunning(t, k, "scheduler", "controller", "united")
 	c.awaitWatches(t)
-	return c, k, dir
+	return dir
 }
 
 // awaitWatches waits until the controller sees new spreads. In the first installation it writes its authority into the definitions, and the API server then

@@ -411,6 +411,18 @@ func (k *kubelet) fill(ctx context.Context, pod *corev1.Pod, volume *corev1.Volu
 	return fmt.Errorf("of a kind that is not known here: %+v", volume.VolumeSource)
 }
 
+// remount brings the secrets of a pod up to date, as a kubelet does within two minutes.
+func (k *kubelet) remount(ctx context.Context, p *process) error {
+	for i := range p.pod.Spec.Volumes {
+		if volume := &p.pod.Spec.Volumes[i]; volume.Secret != nil {
+			if err := k.fill(ctx, p.pod, volume, filepath.Join(filepath.Dir(p.work), "volumes", volume.Name)); err != nil {
+				return fmt.Errorf("volume %s: %w", volume.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
 // untilFound reads an object that a pod needs, and waits until it exists or the pod is gone. Until then no other pod starts.
 func untilFound[T any](ctx context.Context, k *kubelet, pod *corev1.Pod, get func(context.Context) (T, error)) (object T, err error) {
 	waited := wait.PollUntilContextTimeout(ctx, look, harness.Timeout, true, func(ctx context.Context) (bool, error) {

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -142,10 +143,12 @@ type alert struct {
 	State  string
 }
 
-// TestPrometheusReadsAndJudges: Prometheus reads all programs of an installation, can evaluate each rule and each query of the dashboard, and has one alert for one spread that is not ready.
+// TestPrometheusReadsAndJudges: Prometheus reads all programs of an installation with all its parts, can evaluate each rule and each query of the dashboard, and has one alert for one spread that is not
+// ready, one SidecarSet that is younger than its pods, and one member of the federation that does not answer.
 func TestPrometheusReadsAndJudges(t *testing.T) {
 	t.Parallel()
-	c, k, _ := installWithKustomize(t)
+	c, k := start(t)
+	c.installComponents(t, k, "berth/manifests/sidecar", "berth/manifests/federation/hub")
 	c.kubectl(t, "apply", "-f", example)
 	c.kubectl(t, "rollout", "status", "deployment/api", "--timeout=60s")
 	c.kubectl(t, "wait", "--for=condition=Ready", "--timeout=60s", "workloadspread/api")
@@ -204,6 +207,19 @@ spec: {targetRef: {apiVersion: apps/v1, kind: Deployment, name: lonely}, subsets
 `)
 	expectAlerts(t, p, []string{"BerthSpreadNotReady default/lonely pending"})
 	c.kubectl(t, "delete", "workloadspread/lonely")
+	c.apply(t, "default", "{apiVersion: apps.kruise.io/v1beta1, kind: SidecarSet, metadata: {name: late}, spec: {selector: {matchLabels: {app: api}}, containers: [{name: proxy, image: proxy}]}}")
+	expectAlerts(t, p, []string{"BerthPodsWithoutSidecars late pending"})
+	c.kubectl(t, "delete", "sidecarset/late")
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, []byte(`{apiVersion: v1, kind: Config, current-context: hub, contexts: [{name: hub, context: {cluster: hub, user: hub}}],
+		clusters: [{name: hub, cluster: {server: "https://127.0.0.1:1", insecure-skip-tls-verify: true}}], users: [{name: hub, user: {token: none}}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.kubectl(t, "create", "secret", "generic", "gone", "-n", "berth-members", "--from-file=kubeconfig="+kubeconfig)
+	c.apply(t, "berth-members", "{apiVersion: multicluster.x-k8s.io/v1alpha1, kind: ClusterProfile, metadata: {name: gone, annotations: {federation.berth.dev/kubeconfig-secret: gone}}, "+
+		"spec: {clusterManager: {name: by-hand}}}")
+	expectAlerts(t, p, []string{"BerthMemberUnreachable gone pending"})
+	c.kubectl(t, "delete", "clusterprofile/gone", "-n", "berth-members")
 	expectAlerts(t, p, nil)
 }
 
@@ -218,7 +234,8 @@ func expectAlerts(t *testing.T, p *prometheus, want []string) {
 		}
 		var is []string
 		for _, a := range found.Alerts {
-			is = append(is, fmt.Sprintf("%s %s/%s %s", a.Labels["alertname"], a.Labels["namespace"], a.Labels["workloadspread"], a.State))
+			of := cmp.Or(a.Labels["sidecarset"], a.Labels["member"], a.Labels["namespace"]+"/"+a.Labels["workloadspread"])
+			is = append(is, fmt.Sprintf("%s %s %s", a.Labels["alertname"], of, a.State))
 		}
 		if slices.Sort(is); !slices.Equal(is, want) {
 			return fmt.Sprint(is), nil
