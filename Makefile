@@ -400,10 +400,12 @@ test-autoscaler: tools build $(BIN)/karpenter-kwok ## MINUTES | Berth beside the
 	$(GO) test -count=1 -timeout=0 -v ./test/autoscaler -disturbed=$(MINUTES)m
 
 .PHONY: test-neighbours
+test-neighbours: OF_KRUISE := TestACloneSetUnderASpreadAndABudget|TestQuotasOfEachRevisionOfACloneSet|TestAnAdvancedStatefulSetUnderASpreadAndABudget|TestUnitedDeploymentsOfTheKindsOfOpenKruise|TestTwoWebhooksChangePods
 test-neighbours: tools build $(BIN)/kruise-manager $(BIN)/kruise-next-manager $(BIN)/kruise-specs $(BIN)/rollouts-controller $(BIN)/keda-operator $(BIN)/kueue $(BIN)/vc-scheduler $(BIN)/vpa-updater $(BIN)/gitops $(BIN)/prometheus $(BIN)/cert-manager-controller ## minutes | Berth beside the real OpenKruise, Argo Rollouts, KEDA, Kueue, Volcano, VerticalPodAutoscaler, Prometheus, cert-manager, the autoscaler of Kubernetes, and the comparisons of Argo CD and Flux: workloads under spreads and budgets, as children of UnitedDeployments, and the migration there and back.
-	$(GO) test -count=1 -timeout=20m -v -skip='$(ALONE)' ./test/neighbours
-	$(GO) test -count=1 -timeout=30m -v -run='^($(NOT_IN_CI))$$' ./test/neighbours -args -keda
-	$(GO) test -count=1 -timeout=5m -v -run='^($(NOT_IN_CI))$$' ./test/install
+	$(LINE_ENV) $(GO) test -count=1 -timeout=20m -v -skip='$(ALONE)' ./test/neighbours
+	$(LINE_ENV) $(GO) test -count=1 -timeout=10m -v -run='^($(OF_KRUISE))$$' ./test/neighbours -args -next
+	$(LINE_ENV) $(GO) test -count=1 -timeout=30m -v -run='^($(NOT_IN_CI))$$' ./test/neighbours -args -keda
+	$(LINE_ENV) $(GO) test -count=1 -timeout=5m -v -run='^($(NOT_IN_CI))$$' ./test/install
 
 .PHONY: test-descheduler
 test-descheduler: tools build ## minutes | The descheduler on a real control plane, with 1,500 random pods to compare its filters with the scheduler on, 200 random spreads to compare the what-if with, and a subset that flaps for two hours of its clock.

@@ -164,18 +164,24 @@ func (k *kruise) start(ctx context.Context, gates string, environment ...string)
 			fmt.Sprintf("--health-probe-addr=127.0.0.1:%d", k.ports[1]), "--protection-log-path=" + k.dir, "--rest-config-qps=1000", "--rest-config-burst=1000"})
 }
 
-// expectControllers waits until OpenKruise has started its controllers, one after the other, and fails if one of these runs that should not, or does not and should.
-func (k *kruise) expectControllers(t *testing.T, others map[string]bool) {
-	t.Helper()
-	var log string
-	if err := k.cluster.WaitFor(t.Context(), "the controllers of OpenKruise", func(context.Context) (string, error) {
+// awaitControllers waits until OpenKruise has started its controllers, one after the other. It returns its log.
+func (k *kruise) awaitControllers(ctx context.Context) (log string, err error) {
+	err = k.cluster.WaitFor(ctx, "the controllers of OpenKruise", func(context.Context) (string, error) {
 		text, err := os.ReadFile(k.log())
 		log = string(text)
 		if !strings.Contains(log, `"controller"="persistentpodstate-controller"`) { // one of the last, and of a kind that is always served
 			return "they do not run", err
 		}
 		return "", err
-	}); err != nil {
+	})
+	return log, err
+}
+
+// expectControllers fails if one of these controllers runs that should not, or does not and should.
+func (k *kruise) expectControllers(t *testing.T, others map[string]bool) {
+	t.Helper()
+	log, err := k.awaitControllers(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range others {
@@ -187,24 +193,26 @@ func (k *kruise) expectControllers(t *testing.T, others map[string]bool) {
 
 // leaveToBerth keeps OpenKruise away from a definition of Berth: its converter, by a first version that it does not know, and its controller, if v1alpha1 is not served.
 func leaveToBerth(ctx context.Context, cluster *harness.Cluster, name string, served bool) error {
-	return changeVersions(ctx, cluster, name, served, fmt.Sprintf(`{"op":"test","path":"/spec/versions/0/name","value":"v1alpha1"},{"op":"replace","path":"/spec/versions/0/served","value":%t},
+	return changeVersions(ctx, cluster, name, "v1alpha1", served, fmt.Sprintf(`{"op":"test","path":"/spec/versions/0/name","value":"v1alpha1"},{"op":"replace","path":"/spec/versions/0/served","value":%t},
 		{"op":"add","path":"/spec/versions/0","value":{"name":"v1alpha0","served":false,"storage":false,"schema":{"openAPIV3Schema":{"type":"object"}}}}`, served))
 }
 
-// serveAlpha serves v1alpha1 of a definition after leaveToBerth.
-func serveAlpha(ctx context.Context, cluster *harness.Cluster, name string) error {
-	return changeVersions(ctx, cluster, name, true, `{"op":"test","path":"/spec/versions/1/name","value":"v1alpha1"},{"op":"replace","path":"/spec/versions/1/served","value":true}`)
+// serve serves a version of a definition after leaveToBerth, or does not.
+func serve(ctx context.Context, cluster *harness.Cluster, name, version string, served bool) error {
+	at := map[string]int{"v1alpha1": 1, "v1beta1": 2}[version]
+	return changeVersions(ctx, cluster, name, version, served, fmt.Sprintf(`{"op":"test","path":"/spec/versions/%[1]d/name","value":%[2]q},
+		{"op":"replace","path":"/spec/versions/%[1]d/served","value":%[3]t}`, at, version, served))
 }
 
-// changeVersions patches a definition, and returns once the API server serves its v1alpha1, or does not.
-func changeVersions(ctx context.Context, cluster *harness.Cluster, name string, served bool, operations string) error {
+// changeVersions patches a definition, and returns once the API server serves a version of it, or does not.
+func changeVersions(ctx context.Context, cluster *harness.Cluster, name, version string, served bool, operations string) error {
 	definition, err := cluster.Dynamic.Resource(definitions).Patch(ctx, name, types.JSONPatchType, []byte("["+operations+"]"), metav1.PatchOptions{})
 	if err != nil {
 		return err
 	}
 	group, _, _ := unstructured.NestedString(definition.Object, "spec", "group")
-	return cluster.WaitFor(ctx, fmt.Sprintf("v1alpha1 of %s served is %t", name, served), func(context.Context) (string, error) {
-		list, err := cluster.Client.Discovery().ServerResourcesForGroupVersion(group + "/v1alpha1")
+	return cluster.WaitFor(ctx, fmt.Sprintf("%s of %s served is %t", version, name, served), func(context.Context) (string, error) {
+		list, err := cluster.Client.Discovery().ServerResourcesForGroupVersion(group + "/" + version)
 		if err != nil && !apierrors.IsNotFound(err) {
 			return "", err
 		}

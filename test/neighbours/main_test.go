@@ -29,6 +29,9 @@ var (
 	metrics   *queue
 )
 
+// next makes the tests of OpenKruise's workloads run with the newest version that is served.
+var next = flag.Bool("next", false, "run the newest OpenKruise that is served")
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "10"); err != nil { // the tests wait most of the time
@@ -83,12 +86,28 @@ func run(m *testing.M) (code int, err error) {
 			return 1, err
 		}
 	}
-	if neighbour, err = install(ctx, the, stable, filepath.Join(dir, "kruise"), berths...); err != nil {
+	version := stable
+	if *next {
+		version, cloneSets.Version = newest, "v1beta1"
+		// It runs UnitedDeployments, too, if the API server serves v1beta1 when it starts.
+		if err := serve(ctx, the, endpoint.UnitedDefinition, "v1beta1", false); err != nil {
+			return 1, err
+		}
+	}
+	if neighbour, err = install(ctx, the, version, filepath.Join(dir, "kruise"), berths...); err != nil {
 		return 1, err
 	}
 	defer neighbour.stop()
 	if err := neighbour.start(ctx, gatesOff); err != nil {
 		return 1, err
+	}
+	if *next {
+		if _, err := neighbour.awaitControllers(ctx); err != nil {
+			return 1, err
+		}
+		if err := serve(ctx, the, endpoint.UnitedDefinition, "v1beta1", true); err != nil {
+			return 1, err
+		}
 	}
 	argo, err := installRollouts(ctx, the, dir)
 	if err != nil {

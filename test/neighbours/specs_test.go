@@ -80,7 +80,7 @@ func TestTheSpecsOfOpenKruise(t *testing.T) {
 		t.Fatal(err)
 	}
 	peer.expectControllers(t, map[string]bool{"uniteddeployment": false})
-	if err := serveAlpha(t.Context(), cluster, endpoint.UnitedDefinition); err != nil { // OpenKruise looks only once which kinds there are
+	if err := serve(t.Context(), cluster, endpoint.UnitedDefinition, "v1alpha1", true); err != nil { // OpenKruise looks only once which kinds there are
 		t.Fatal(err)
 	}
 	ctx, end := context.WithCancel(t.Context())
@@ -112,7 +112,7 @@ func TestTheSpecsOfOpenKruise(t *testing.T) {
 // run runs the specs and compares those that fail with the ones that differ.
 func (s specs) run(t *testing.T, cluster *harness.Cluster, log string) {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), filepath.Join(harness.BinDir(), "kruise-specs"), "-ginkgo.noColor", "-ginkgo.focus="+s.focus, "-test.timeout=30m")
+	command := exec.CommandContext(t.Context(), filepath.Join(harness.Root(), "bin", "kruise-specs"), "-ginkgo.noColor", "-ginkgo.focus="+s.focus, "-test.timeout=30m")
 	command.Env = append(os.Environ(), "KUBECONFIG="+cluster.Sandbox.Kubeconfig())
 	file, err := os.Create(log)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -261,30 +262,46 @@ func ofWorkload(*corev1.Pod) string { return "" }
 
 func ofRevision(pod *corev1.Pod) string { return pod.Labels[revisionLabel] }
 
+// updates is the update strategy of a CloneSet, which v1beta1 has one level deeper.
+func updates(policy, fields string) string {
+	if *next {
+		return fmt.Sprintf("updateStrategy: {type: RollingUpdate, rollingUpdate: {podUpdatePolicy: %s, %s}}", policy, fields)
+	}
+	return fmt.Sprintf("updateStrategy: {type: %s, %s}", policy, fields)
+}
+
+// partition is the part of a merge patch that sets the partition of a CloneSet.
+func partition(n int) string {
+	if *next {
+		return fmt.Sprintf(`"updateStrategy":{"rollingUpdate":{"partition":%d}}`, n)
+	}
+	return fmt.Sprintf(`"updateStrategy":{"partition":%d}`, n)
+}
+
 // cloneSet is the CloneSet web.
 func cloneSet(replicas int, strategy string) string {
 	return fmt.Sprintf(`---
-apiVersion: apps.kruise.io/v1alpha1
+apiVersion: %s
 kind: CloneSet
 metadata: {name: web}
-spec: {replicas: %d, selector: {matchLabels: {app: web}}, updateStrategy: {%s}, template: %s}
-`, replicas, strategy, pods(oldImage))
+spec: {replicas: %d, selector: {matchLabels: {app: web}}, %s, template: %s}
+`, cloneSets.GroupVersion(), replicas, strategy, pods(oldImage))
 }
 
 // TestACloneSetUnderASpreadAndABudget: quotas and the budget hold while OpenKruise updates pods in place, with a partition, scales, and deletes pods that a user names.
 func TestACloneSetUnderASpreadAndABudget(t *testing.T) {
 	ns := namespace(t)
 	p := promise(t, the, ns, quotas, ofWorkload)
-	apply(t, ns, spreadOf("apps.kruise.io/v1alpha1", "CloneSet", "")+budgetOf(3)+cloneSet(12, "type: InPlaceIfPossible, maxUnavailable: 50%"))
+	apply(t, ns, spreadOf(cloneSets.GroupVersion().String(), "CloneSet", "")+budgetOf(3)+cloneSet(12, updates("InPlaceIfPossible", "maxUnavailable: 50%, scatterStrategy: [{key: berth.dev/subset, value: a}]")))
 	before := expect(t, ns, "a=5 b=4 c=3", 0)
 
 	p.atLeast(9)
-	patch(t, cloneSets, ns, `{"spec":{"updateStrategy":{"partition":6},`+containers(newImage)+`}}`)
+	patch(t, cloneSets, ns, `{"spec":{`+partition(6)+`,`+containers(newImage)+`}}`)
 	expectTheSame(t, before, expect(t, ns, "a=5 b=4 c=3", 6))
-	patch(t, cloneSets, ns, `{"spec":{"replicas":24,"updateStrategy":{"partition":12}}}`)
+	patch(t, cloneSets, ns, `{"spec":{"replicas":24,`+partition(12)+`}}`)
 	before = expect(t, ns, "a=5 b=4 c=15", 12)
 	p.atLeast(21)
-	patch(t, cloneSets, ns, `{"spec":{"updateStrategy":{"partition":0}}}`)
+	patch(t, cloneSets, ns, `{"spec":{`+partition(0)+`}}`)
 	expectTheSame(t, before, expect(t, ns, "a=5 b=4 c=15", 24))
 
 	in := func(node string) string {
@@ -323,7 +340,7 @@ func TestACloneSetUnderASpreadAndABudget(t *testing.T) {
 func TestQuotasOfEachRevisionOfACloneSet(t *testing.T) {
 	ns := namespace(t)
 	promise(t, the, ns, quotas, ofRevision)
-	apply(t, ns, spreadOf("apps.kruise.io/v1alpha1", "CloneSet", "quotaScope: Revision")+cloneSet(12, "type: ReCreate, maxUnavailable: 4"))
+	apply(t, ns, spreadOf(cloneSets.GroupVersion().String(), "CloneSet", "quotaScope: Revision")+cloneSet(12, updates("ReCreate", "maxUnavailable: 4")))
 	expect(t, ns, "a=5 b=4 c=3", 0)
 	patch(t, cloneSets, ns, `{"spec":{`+containers(newImage)+`}}`)
 	expect(t, ns, "a=5 b=4 c=3", 12)
@@ -366,7 +383,7 @@ spec:
 func TestUnitedDeploymentsOfTheKindsOfOpenKruise(t *testing.T) {
 	neighbour.expectControllers(t, map[string]bool{"sidecarset": true, "uniteddeployment": false})
 	for of, template := range map[schema.GroupVersionResource]string{
-		cloneSets: "cloneSetTemplate: {metadata: {labels: {app: web}}, spec: {updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1, partition: 0}, template: %s}}",
+		cloneSets: "cloneSetTemplate: {metadata: {labels: {app: web}}, spec: {" + updates("InPlaceIfPossible", "maxUnavailable: 1, partition: 0") + ", template: %s}}",
 		advancedSets: "advancedStatefulSetTemplate: {metadata: {labels: {app: web}}, spec: {serviceName: web, podManagementPolicy: Parallel, " +
 			"updateStrategy: {type: RollingUpdate, rollingUpdate: {podUpdatePolicy: InPlaceIfPossible}}, template: %s}}",
 	} {
@@ -409,6 +426,60 @@ spec:
 				if entry.Manager == manager {
 					t.Errorf("%s has written the UnitedDeployment: %s", manager, entry.FieldsV1.Raw)
 				}
+			}
+		})
+	}
+}
+
+// TestTwoWebhooksChangePods: OpenKruise injects a container before Berth's webhook, or after it. Quotas hold either way, and each pod has the container once.
+func TestTwoWebhooksChangePods(t *testing.T) {
+	configurations := the.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	for name, first := range map[string]bool{"OpenKruise after Berth": false, "OpenKruise before Berth": true} {
+		t.Run(name, func(t *testing.T) {
+			ns := namespace(t)
+			if first { // the API server calls webhooks in the order of the names of their configurations
+				configuration, err := configurations.Get(t.Context(), "kruise-mutating-webhook-configuration", metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				before := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "a-" + ns}, Webhooks: configuration.Webhooks}
+				before.Webhooks = slices.DeleteFunc(before.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool { return w.Name != "mpod.kb.io" })
+				before.Webhooks[0].NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: ns}}
+				if _, err := configurations.Create(t.Context(), before, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() {
+					if err := configurations.Delete(context.Background(), before.Name, metav1.DeleteOptions{}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			p := promise(t, the, ns, quotas, ofWorkload)
+			set := fmt.Sprintf("{apiVersion: apps.kruise.io/v1alpha1, kind: SidecarSet, metadata: {name: %[1]s}, spec: {namespace: %[1]s, selector: {matchLabels: {app: web}}, containers: [{name: proxy, image: %[2]s}]}}",
+				ns, oldImage)
+			apply(t, "", set)
+			apply(t, ns, spreadOf("apps/v1", "Deployment", "")+fmt.Sprintf(`---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec: {replicas: 12, selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: %s}]}}}
+`, oldImage))
+			expect(t, ns, "a=5 b=4 c=3", 0)
+			all, err := the.Pods(t.Context(), ns)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range all {
+				var names []string
+				for _, container := range all[i].Spec.Containers {
+					names = append(names, container.Name)
+				}
+				if slices.Sort(names); !slices.Equal(names, []string{"main", "proxy"}) {
+					t.Errorf("pod %s has the containers %v", all[i].Name, names)
+				}
+			}
+			if p.placed() < 12 {
+				t.Errorf("%d pods were placed", p.placed())
 			}
 		})
 	}
