@@ -1210,7 +1210,7 @@ func TestCertificatesFromCertManager(t *testing.T) {
 			}
 		}
 	}
-	want := map[string]int{"MutatingWebhookConfiguration": 2, "ValidatingWebhookConfiguration": 2, "Deployment": 1, "Issuer": 1, "Certificate": 1, "Service": 2,
+	want := map[string]int{"MutatingWebhookConfiguration": 2, "ValidatingWebhookConfiguration": 2, "Deployment": 1, "Issuer": 2, "Certificate": 2, "Service": 2,
 		"ValidatingAdmissionPolicy": 5, "ValidatingAdmissionPolicyBinding": 5, "FlowSchema": 1, "PriorityLevelConfiguration": 1, "PodDisruptionBudget": 1}
 	if diff := cmp.Diff(want, kinds, cmpopts.IgnoreMapEntries(func(kind string, _ int) bool {
 		return strings.Contains(kind, "Role") || kind == "ServiceAccount"
