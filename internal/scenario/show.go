@@ -53,7 +53,7 @@ func (s *Shown) pause(ctx context.Context) {
 // Watch prints one line while pods move to the expected layout.
 func (s *Shown) Watch(c Checkpoint) {
 	if c.Section != s.section {
-		s.section, s.started, s.shown = c.Section, time.Now(), -1
+		s.section, s.started, s.shown = c.Section, time.Now(), -1 //nolint:forbidigo // for the eyes of a person
 	}
 	kept, of := keptIn(c.Got), keptIn(c.Want)
 	if kept != s.shown {

@@ -47,7 +47,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { <-h.reads }()
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.patience)) // tests have connections without deadlines
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.patience)) //nolint:forbidigo // the network's clock; tests have connections without deadlines
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxReview))
 	if err != nil {
 		http.Error(w, fmt.Sprintf("reading the review: %v", err), http.StatusBadRequest)

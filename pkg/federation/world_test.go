@@ -207,7 +207,7 @@ func (w *world) observe() Observed {
 			continue
 		}
 		slow := c.slow && !c.away
-		if !c.away && !(slow && c.seen != nil) {
+		if !c.away && (!slow || c.seen == nil) {
 			c.seen = localOf(c.local)
 		}
 		in.Members = append(in.Members, Member{Cluster: sites.Cluster{Name: c.name, Identity: c.identity, Reachable: !c.away, Lives: c.lives, Since: c.since, Late: slow}, Local: c.seen})
@@ -789,7 +789,7 @@ func TestMovesKeepTheirPace(t *testing.T) {
 	w.live(time.Second)
 	w.live(time.Second)
 	for range 40 {
-		starting := int32(-w.available())
+		starting := -w.available()
 		w.reconcile(false)
 		for _, c := range w.clusters {
 			starting += c.asked()

@@ -119,7 +119,7 @@ func (l *lines) serve(ctx context.Context, name types.NamespacedName) {
 			return err
 		})
 		if errors.Is(err, errChanged) {
-			time.Sleep(rand.N(backoff))
+			time.Sleep(rand.N(backoff)) //nolint:forbidigo // others write the same budget, and nothing tells when they are done
 			backoff = min(2*backoff, maxBackoff)
 			k.contested = true
 			continue // with the same group, and the requests that have arrived meanwhile

@@ -38,7 +38,7 @@ func Leave(f *Facts, limits LeaveLimits, cluster Cluster) Decision {
 	d := decide(limits.Pace, nil)
 	for _, pod := range present {
 		in, counts := f.Policy.AdmittedTo(pod.Admitted, f.Name)
-		if counts && in != subset.None && pod.NodeName == "" && !pod.UnschedulableSince.IsZero() && !(pod.Admitted.Opened && pod.OfJob) {
+		if counts && in != subset.None && pod.NodeName == "" && !pod.UnschedulableSince.IsZero() && (!pod.Admitted.Opened || !pod.OfJob) {
 			d.could[in] = append(d.could[in], pod)
 		}
 	}

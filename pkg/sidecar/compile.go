@@ -153,9 +153,10 @@ func validateContainer(c *v1beta1.SidecarContainer, names map[string]bool, path 
 	at := path.Child("upgradeStrategy")
 	switch empty := c.UpgradeStrategy.HotUpgradeEmptyImage; c.UpgradeStrategy.UpgradeType {
 	case v1beta1.HotUpgrade:
-		if empty == "" {
+		switch empty {
+		case "":
 			errs = append(errs, field.Required(at.Child("hotUpgradeEmptyImage"), "the container that does not work needs an image"))
-		} else if empty == c.Image {
+		case c.Image:
 			errs = append(errs, field.Invalid(at.Child("hotUpgradeEmptyImage"), empty, "must not be the image of the sidecar"))
 		}
 	case "", v1beta1.ColdUpgrade:

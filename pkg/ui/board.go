@@ -146,7 +146,7 @@ func (t *table[K, V]) news(look func(K) (*V, error), id func(*V) string) (change
 			gone = append(gone, id(&before))
 			delete(t.shown, key)
 		}
-		if is != nil && !(known && reflect.DeepEqual(&before, is)) {
+		if is != nil && (!known || !reflect.DeepEqual(&before, is)) {
 			t.shown[key] = *is
 			changed = append(changed, *is)
 		}

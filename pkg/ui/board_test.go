@@ -124,7 +124,7 @@ func words(news *News) (words []string) {
 			words = append(words, "-"+name)
 		}
 		for _, uid := range gone.Pods {
-			words = append(words, "-"+string(uid))
+			words = append(words, "-"+uid)
 		}
 		for _, key := range gone.Spreads {
 			words = append(words, "-"+key)

@@ -145,7 +145,7 @@ func (r *round) isInDoubt() bool {
 func (r *round) recall(pl *place) {
 	pl.schedulable, pl.failedTrials = ConditionIn(pl.before.Conditions, v1beta1.SubsetSchedulable), pl.before.FailedTrials
 	pl.most = max(pl.before.Replicas, pl.before.SeenReplicas)
-	pl.base = sites.Credit(min(pl.before.Replicas, pl.before.SeenReplicas), pl.Min.Of(r.Policy.Replicas), pl.Lost && r.Adaptive != nil)
+	pl.base = sites.Credit(min(pl.before.Replicas, pl.before.SeenReplicas), pl.Min.Of(r.Replicas), pl.Lost && r.Adaptive != nil)
 	pl.firm, pl.available = pl.base, min(pl.before.ReadyReplicas, pl.base)
 }
 
@@ -214,7 +214,7 @@ func (r *round) reachable(status *v1beta1.UnitedDeploymentStatus) v1beta1.Condit
 
 // mayExceedBy is how many replicas there may be above the total.
 func (r *round) mayExceedBy(status *v1beta1.UnitedDeploymentStatus) int64 {
-	sum := -int64(r.Policy.Replicas)
+	sum := -int64(r.Replicas)
 	for i := range r.places {
 		sum += int64(max(r.places[i].most, status.SubsetStatuses[i].Replicas))
 	}

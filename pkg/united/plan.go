@@ -317,7 +317,7 @@ func (r *round) divide() {
 
 // drain leaves to places whose clusters are drained only what no other place takes.
 func (r *round) drain(claims []allocation.Claim) {
-	others, left := slices.Clone(claims), r.Policy.Replicas
+	others, left := slices.Clone(claims), r.Replicas
 	for i := range r.places {
 		if pl := &r.places[i]; pl.status.State == v1beta1.ClusterDrained {
 			others[i].Max = 0

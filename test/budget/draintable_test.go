@@ -310,10 +310,10 @@ func (c *drainCase) run(t *testing.T, crashes bool) {
 	if is := meta.FindStatusCondition(b.Status.Conditions, v1beta1.ConditionDisruptionAllowed); is == nil || is.Status != metav1.ConditionFalse || is.Reason != string(c.want) {
 		t.Errorf("condition %+v, want reason %s", is, c.want)
 	}
-	switch {
-	case c.want == v1beta1.ReasonReplicasUnknown:
+	switch c.want {
+	case v1beta1.ReasonReplicasUnknown:
 		apply(t, namespace, fmt.Sprintf(ownBudget, subject, c.rule+fmt.Sprintf("\n  protectTotalReplicas: %d", drained)))
-	case c.want == v1beta1.ReasonNoneMayGo:
+	case v1beta1.ReasonNoneMayGo:
 		desired = 2
 		apply(t, namespace, fmt.Sprintf(ownBudget, subject, fmt.Sprintf("maxUnavailable: %d", drained-desired)))
 	}

@@ -82,7 +82,7 @@ func watchAll(ctx context.Context, w *world, ns string) (*tally, error) {
 }
 
 // report fails the test for each violation.
-func (t *tally) report(to *testing.T) {
+func (t *tally) report(to *testing.T) { //nolint:thelper // t is the tally
 	to.Helper()
 	t.allow(-1) // ends the reader
 	t.readers.Wait()

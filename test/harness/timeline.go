@@ -32,7 +32,6 @@ type Timeline struct {
 	// NoWatchLists makes the API server one that does not start watches with a list (feature gate WatchList), so that clients list from its cache.
 	NoWatchLists bool
 
-	server  string
 	forward http.Handler
 
 	mu sync.Mutex

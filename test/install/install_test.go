@@ -638,7 +638,10 @@ func TestInstallWithHelm(t *testing.T) {
 	if output, err := c.run(t, "", "bash", "-euo", "pipefail", "-c", commands); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
-	c.kubectl(t, append([]string{"delete", "--timeout=60s", "customresourcedefinitions", endpoint.UnitedDefinition}, endpoint.Definitions...)...)
+	if output, err := c.run(t, "", "kubectl", append([]string{"delete", "--timeout=60s", "customresourcedefinitions", endpoint.UnitedDefinition}, endpoint.Definitions...)...); err != nil {
+		left, _ := c.run(t, "", "kubectl", "get", "customresourcedefinitions", "-o", "jsonpath={range .items[*]}{.metadata.name} {.metadata.deletionTimestamp} {.metadata.finalizers} {.status}{'\\n'}{end}")
+		t.Fatalf("%v: %s\n%s", err, output, left)
+	}
 }
 
 // expectAdmissionOnlyWhereItIsAsked creates a ReplicaSet with a spread in an excluded namespace and in another one.

@@ -133,7 +133,7 @@ func serve(args []string) {
 	case <-time.After(5 * time.Second):
 		exit(errors.New("a client has not asked yet"))
 	}
-	fmt.Println(memory[:min(len(memory), 1)]) // the memory is in use until here
+	fmt.Println(string(memory[:min(len(memory), 1)])) // the memory is in use until here
 }
 
 // listen opens the port, or gets it from the server that has it. No connection is lost then, as one queue of

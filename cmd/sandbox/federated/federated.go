@@ -165,7 +165,7 @@ func (f *Federation) Stop() {
 	var stopping sync.WaitGroup
 	for _, cluster := range f.Clusters {
 		if cluster.Sandbox != nil {
-			stopping.Go(cluster.Sandbox.Stop)
+			stopping.Go(cluster.Stop)
 		}
 	}
 	stopping.Wait()

@@ -122,7 +122,7 @@ func (l *lists) of(namespace string) *allowance {
 
 // spend takes tokens that there may not be: the limiter then has less than none.
 func spend(limiter *rate.Limiter, tokens int) {
-	for now := time.Now(); tokens > 0; tokens -= burst {
+	for now := time.Now(); tokens > 0; tokens -= burst { //nolint:forbidigo // the limiter's clock
 		limiter.ReserveN(now, min(tokens, burst))
 	}
 }

@@ -509,7 +509,7 @@ func TestTheBudgetsOfANamespaceAreReadOnlyIfAPodMayHaveNone(t *testing.T) {
 				}
 				return c.List(ctx, list, opts...)
 			}}, append(objects(budgetWith(), pods...), tc.live...)...)
-			b.reconciler.cached = trimmed{newBench(t, interceptor.Funcs{}, objects(tc.first, pods...)...).client}
+			b.cached = trimmed{newBench(t, interceptor.Funcs{}, objects(tc.first, pods...)...).client}
 			b.reconcile(t)
 			if reads != tc.reads {
 				t.Errorf("%d lists of budgets from the API server, want %d", reads, tc.reads)

@@ -23,7 +23,7 @@ func concerned(hub client.Reader) func(members.Change) []reconcile.Request {
 			return []reconcile.Request{{NamespacedName: change.Workload}}
 		}
 		var list v1alpha1.FederatedReplicaSetList
-		if err := hub.List(context.Background(), &list, client.UnsafeDisableDeepCopy); err != nil {
+		if err := hub.List(context.Background(), &list, client.UnsafeDisableDeepCopy); err != nil { //nolint:forbidigo // reads the cache
 			klog.Background().Error(err, "Listing FederatedReplicaSets from the cache; they see the change of a cluster late", "cluster", change.Member)
 		}
 		for i := range list.Items {

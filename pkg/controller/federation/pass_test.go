@@ -166,12 +166,12 @@ func (still) Run(stop <-chan struct{})           { <-stop }
 func (still) RunWithContext(ctx context.Context) { <-ctx.Done() }
 func (still) HasSynced() bool                    { return true }
 
-func newFleet(t testing.TB, clusters, workloads, replicasInEach int) (*fleet, *reconciler) {
-	t.Helper()
+func newFleet(tb testing.TB, clusters, workloads, replicasInEach int) (*fleet, *reconciler) {
+	tb.Helper()
 	scheme := k8sruntime.NewScheme()
 	for _, add := range []func(*k8sruntime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	f := &fleet{all: map[types.NamespacedName]*v1alpha1.FederatedReplicaSet{}, clusters: map[string]*fleetMember{}}
@@ -188,23 +188,23 @@ func newFleet(t testing.TB, clusters, workloads, replicasInEach int) (*fleet, *r
 			return still{toolscache.NewSharedIndexInformer(lw, object, resync, indexers)}
 		}})
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
-		if err := m.cache.IndexField(t.Context(), &corev1.Pod{}, members.OwnerIndex, func(object client.Object) []string {
+		if err := m.cache.IndexField(tb.Context(), &corev1.Pod{}, members.OwnerIndex, func(object client.Object) []string {
 			return []string{metav1.GetControllerOfNoCopy(object).Name}
 		}); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
-		go func() { _ = m.cache.Start(t.Context()) }() // its context ends with the test
+		go func() { _ = m.cache.Start(tb.Context()) }() // its context ends with the test
 		for kind, store := range map[client.Object]*toolscache.Indexer{&appsv1.ReplicaSet{}: &m.sets, &corev1.Pod{}: &m.pods} {
-			informer, err := m.cache.GetInformer(t.Context(), kind)
+			informer, err := m.cache.GetInformer(tb.Context(), kind)
 			if err != nil {
-				t.Fatal(err)
+				tb.Fatal(err)
 			}
 			*store = informer.(still).GetIndexer()
 		}
-		if !m.cache.WaitForCacheSync(t.Context()) { // a cache that has not started is a cluster that does not answer
-			t.Fatal("the cache does not start")
+		if !m.cache.WaitForCacheSync(tb.Context()) { // a cache that has not started is a cluster that does not answer
+			tb.Fatal("the cache does not start")
 		}
 		f.clusters[name] = m
 		f.list = append(f.list, members.Status{Name: name, State: members.Ready, Since: since})
@@ -223,7 +223,7 @@ template:
     - {name: main, image: registry.example.com/web:1, resources: {requests: {cpu: %[1]dm, memory: 128Mi}}, ports: [{containerPort: 8080}], env: [{name: A, value: b}]}
     - {name: proxy, image: registry.example.com/proxy:1, resources: {requests: {cpu: 10m, memory: 32Mi}}}
 `, i+1), &frs.Spec); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		frs.Spec.Replicas = ptr.To(int32(clusters * replicasInEach))
 		f.all[client.ObjectKeyFromObject(frs)] = frs
@@ -235,15 +235,15 @@ template:
 }
 
 // pass reconciles all FederatedReplicaSets once, with as many workers as the controller has.
-func (f *fleet) pass(t testing.TB, r *reconciler) {
-	t.Helper()
+func (f *fleet) pass(tb testing.TB, r *reconciler) {
+	tb.Helper()
 	requests := make(chan reconcile.Request)
 	var workers sync.WaitGroup
 	for range frame.Workers {
 		workers.Go(func() {
 			for request := range requests {
-				if _, err := r.Reconcile(t.Context(), request); err != nil {
-					t.Error(err)
+				if _, err := r.Reconcile(tb.Context(), request); err != nil {
+					tb.Error(err)
 				}
 			}
 		})
@@ -310,6 +310,7 @@ func BenchmarkPass(b *testing.B) {
 
 // cpu is how many seconds of CPU this process has used.
 func cpu(b *testing.B) float64 {
+	b.Helper()
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
 		b.Fatal(err)

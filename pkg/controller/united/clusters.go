@@ -303,7 +303,7 @@ func (r *reconciler) concerned(change members.Change) (requests []reconcile.Requ
 		return nil
 	}
 	var all v1beta1.UnitedDeploymentList
-	if err := r.client.List(context.Background(), &all, client.InNamespace(change.Workload.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.client.List(context.Background(), &all, client.InNamespace(change.Workload.Namespace), client.UnsafeDisableDeepCopy); err != nil { //nolint:forbidigo // reads the cache
 		klog.Background().Error(err, "Listing UnitedDeployments from the cache; they see the change of a cluster late", "cluster", change.Member)
 	}
 	for i := range all.Items {

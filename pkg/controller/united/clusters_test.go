@@ -160,7 +160,7 @@ func (w *world) in(of membership) *world {
 func (m *member) expectIn(t *testing.T, want string) []appsv1.Deployment {
 	t.Helper()
 	var list appsv1.DeploymentList
-	if err := m.Client.List(context.WithoutCancel(t.Context()), &list); err != nil {
+	if err := m.List(context.WithoutCancel(t.Context()), &list); err != nil {
 		t.Fatal(err)
 	}
 	var got []string

@@ -44,7 +44,9 @@ func (c *cluster) Room(pod *moves.Pod, in int) moves.Room {
 	may := func(node *corev1.Node) bool {
 		return c.facts.Policy.Subset(in).Holds(node) && steady(node, c.Now, c.strategy.Stable)
 	}
-	node, verdict, why := "", fit.Unknown, error(nil)
+	var node string
+	var verdict fit.Verdict
+	var why error
 	if c.facts.Policy.Adaptive.PreemptsFirst {
 		node, verdict, why = c.rooms.PlaceByPreemption(c.ctx, replacement, victim, may, func(pod *corev1.Pod) bool { return c.budgets.spare(pod) == "" })
 	} else {

@@ -371,19 +371,22 @@ func (c *customWorkloads) readTarget(ctx context.Context, key ledger.Workload) e
 	c.mu.Unlock()
 	switch {
 	case target == nil:
-		return c.answer(key, func(question int64) error { return c.readBuiltIn(ctx, gk, key, question) })
+		return c.answer(ctx, key, func(question int64) error { return c.readBuiltIn(ctx, gk, key, question) })
 	case !watched:
 		return nil // watchKind will queue it again
 	}
-	return c.answer(key, func(question int64) error { return c.readCustom(ctx, gk, key, target, question) })
+	return c.answer(ctx, key, func(question int64) error { return c.readCustom(ctx, gk, key, target, question) })
 }
 
 // answer calls read with the number of the question about a workload, 0 if there is none. If read fails, the question stays.
-func (c *customWorkloads) answer(key ledger.Workload, read func(question int64) error) error {
+func (c *customWorkloads) answer(ctx context.Context, key ledger.Workload, read func(question int64) error) error {
 	c.mu.Lock()
 	question := c.asked[key]
 	c.mu.Unlock()
 	err := read(question)
+	if err != nil && question != 0 {
+		klog.FromContext(ctx).Error(err, "Pods wait until the replicas of their workload can be read", "kind", key.Kind, "workload", klog.KRef(key.Namespace, key.Name))
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil && c.asked[key] == question { // else another was asked meanwhile, and the workload is in the queue

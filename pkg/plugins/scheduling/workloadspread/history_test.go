@@ -67,6 +67,7 @@ func TestNoHistoryOfAWholeSchedulerBreaksARule(t *testing.T) {
 	for seed := range *histories {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
+				t.Helper()
 				v := setOut(t, rand.New(rand.NewPCG(seed, 0)))
 				for range 60 {
 					v.step()

@@ -195,6 +195,7 @@ func TestAPodWithAnOpenGateThatWaitsForANodeLooksUnschedulable(t *testing.T) {
 
 func TestExhaustedPodsOfStrategyAdaptiveWaitInTheLastSubsetWithRoom(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
+		t.Helper()
 		p := openGatedPort(t, gatedAdaptive, nodeOf("c"))
 		p.pod("p0", subset.Gate)
 		p.pod("p1", subset.Gate)
@@ -215,6 +216,7 @@ func TestExhaustedPodsOfStrategyAdaptiveWaitInTheLastSubsetWithRoom(t *testing.T
 
 func TestAPodWaitsForTheGatesOfOthers(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
+		t.Helper()
 		other := func(pod *corev1.Pod) {
 			pod.Spec.SchedulingGates = append(pod.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: "example.com/queue"})
 		}
@@ -240,6 +242,7 @@ func TestAPodWaitsForTheGatesOfOthers(t *testing.T) {
 
 func TestAPodWhoseGateCannotBeOpenedKeepsItsSlotAndIsTriedAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
+		t.Helper()
 		p := openGatedPort(t, gatedSpread, nodeOf("a"), nodeOf("b"))
 		refused := 0
 		p.client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -265,6 +268,7 @@ func TestAPodWhoseGateCannotBeOpenedKeepsItsSlotAndIsTriedAgain(t *testing.T) {
 
 func TestAPodIsBoundIfItsGateWasOpenedAfterTheQueueHasSeenIt(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
+		t.Helper()
 		p := openGatedPort(t, gatedSpread, nodeOf("b"))
 		var seen *framework.PodInfo
 		eachCycle(p.scheduler, func(info *framework.QueuedPodInfo) {
@@ -286,6 +290,7 @@ func TestAPodIsBoundIfItsGateWasOpenedAfterTheQueueHasSeenIt(t *testing.T) {
 
 func TestAPodWithAGateAndWithoutASpreadIsPlacedAnywhere(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
+		t.Helper()
 		p := openGatedPort(t, gatedSpread, nodeOf("a"))
 		p.pod("p0", subset.Gate, func(pod *corev1.Pod) { pod.OwnerReferences = nil })
 		p.pod("p1", subset.Gate, func(pod *corev1.Pod) {
