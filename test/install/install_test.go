@@ -638,9 +638,12 @@ func TestInstallWithHelm(t *testing.T) {
 	if output, err := c.run(t, "", "bash", "-euo", "pipefail", "-c", commands); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
-	if output, err := c.run(t, "", "kubectl", append([]string{"delete", "--timeout=60s", "customresourcedefinitions", endpoint.UnitedDefinition}, endpoint.Definitions...)...); err != nil {
+	definitions := append([]string{endpoint.UnitedDefinition}, endpoint.Definitions...)
+	if output, err := c.run(t, "", "kubectl", append([]string{"delete", "--timeout=60s", "customresourcedefinitions"}, definitions...)...); err != nil {
 		left, _ := c.run(t, "", "kubectl", "get", "customresourcedefinitions", "-o", "jsonpath={range .items[*]}{.metadata.name} {.metadata.deletionTimestamp} {.metadata.finalizers} {.status}{'\\n'}{end}")
-		t.Fatalf("%v: %s\n%s", err, output, left)
+		t.Logf("%v: %s\n%s", err, output, left)
+		// The finalizer of the API server may give up if its watch is behind its own write of the status. It looks again every five minutes.
+		c.kubectl(t, append([]string{"delete", "--ignore-not-found", "--timeout=330s", "customresourcedefinitions"}, definitions...)...)
 	}
 }
 
