@@ -200,7 +200,7 @@ func (fx *Effects) Undivided() bool {
 // Question asks for the replicas of a workload that has more pods than the replicas that the ledger has seen.
 type Question struct {
 	Workload Workload
-	// Number of the question. A later one is about more pods.
+	// Number of the question. A later one about the workload takes its place.
 	Number int64
 }
 

@@ -54,7 +54,7 @@ type customWorkloads struct {
 	kinds map[schema.GroupKind]*customKind
 	// targets are the workloads that spreads name, until forget.
 	targets map[ledger.Workload]*customTarget
-	// asked are the numbers of the questions that are not answered.
+	// asked are the numbers of the questions that are not answered. forget keeps them: the ledger may have asked again, after a change of the spread.
 	asked map[ledger.Workload]int64
 }
 
@@ -187,7 +187,6 @@ func (c *customWorkloads) forget(key ledger.Workload) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.targets, key)
-	delete(c.asked, key)
 }
 
 // watched is the entry of a kind that is watched from now on.
@@ -406,14 +405,14 @@ func (c *customWorkloads) readBuiltIn(ctx context.Context, gk schema.GroupKind, 
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("reading %s in namespace %s: %w", key, key.Namespace, err)
-	}
 	object := kind.NewObject()
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(found.Object, object); err != nil {
-		return fmt.Errorf("reading %s in namespace %s: %w", key, key.Namespace, err)
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(found.Object, object)
 	}
-	if _, err := workload.Keep(object); err != nil {
+	if err == nil {
+		_, err = workload.Keep(object)
+	}
+	if err != nil {
 		return fmt.Errorf("reading %s in namespace %s: %w", key, key.Namespace, err)
 	}
 	c.tell(ledger.OwnerRead{Kind: gk, Object: object, Question: question})

@@ -648,8 +648,16 @@ func TestTheFirstListOfAKindComesInOneEvent(t *testing.T) {
 	})
 }
 
-// TestTheReplicasAreReadIfTheirNewsAreLate: a Deployment was scaled up, its pods are there, and the watch does not show it. The first read fails.
+// TestTheReplicasAreReadIfTheirNewsAreLate: a Deployment was scaled up, its pods are there, and the watch does not show it. The first read fails. Before the next one, somebody may edit the spread.
 func TestTheReplicasAreReadIfTheirNewsAreLate(t *testing.T) {
+	t.Run("", func(t *testing.T) { readLate(t, func(*training) {}) })
+	t.Run("the spread is edited", func(t *testing.T) {
+		readLate(t, func(j *training) { j.world.spread(2, strings.Replace(halves, `"50%"`, `"40%"`, 1)) })
+	})
+}
+
+func readLate(t *testing.T, meanwhile func(*training)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		j := newTraining(t)
 		fails := true
@@ -673,9 +681,15 @@ func TestTheReplicasAreReadIfTheirNewsAreLate(t *testing.T) {
 		synctest.Wait()
 		j.expectAwake("p0", "p1", "p2", "p3")
 		j.expectHeld(pods[0])
+		synctest.Wait() // the read has failed
+		meanwhile(j)
+		for _, pod := range pods {
+			j.expectHeld(pod)
+		}
+		j.awake = nil
 		time.Sleep(time.Second)
 		synctest.Wait()
-		j.expectAwake("p0") // the others have not come to their cycle yet
+		j.expectAwake("p0", "p1", "p2", "p3")
 		for i, want := range []string{"a", "a", "b", "b"} {
 			j.expectAnswer(want, pods[i])
 		}
