@@ -91,7 +91,7 @@ var suites = map[string][]suite{
 		{every, []string{"-run", searches, "./pkg/moves"}},
 	},
 	"pkg/plugins/scheduling/workloadspread": {
-		{examples, []string{"-run", "Lease|TakeOver|Bind|Leader|Gate|BeyondAllQuotas|Deleted|SpreadComes|GoesOn|Kind|Discovery|EveryProfile|Victim", "-skip", searches, "./pkg/plugins/scheduling/workloadspread"}},
+		{examples, []string{"-run", "Lease|TakeOver|Bind|Leader|Gate|BeyondAllQuotas|Deleted|SpreadComes|GoesOn|Kind|Discovery|EveryProfile|Victim|ReplicasAreRead", "-skip", searches, "./pkg/plugins/scheduling/workloadspread"}},
 		{random, []string{"-run", wholeRandom, "./pkg/plugins/scheduling/workloadspread"}},
 		{every, []string{"-run", searches, "./pkg/plugins/scheduling/workloadspread"}},
 	},
