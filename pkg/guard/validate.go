@@ -94,6 +94,8 @@ func (v *budgetValidator) validate(ctx context.Context, pub, old *v1beta1.PodUna
 
 // compare refuses a budget that overlaps with another one, or is one too many.
 func (v *budgetValidator) compare(ctx context.Context, pub *v1beta1.PodUnavailableBudget, policy *budget.Policy) (field.ErrorList, error) {
+	ctx, cancel := context.WithTimeout(ctx, longestComparison)
+	defer cancel()
 	others, err := v.budgets.ask(ctx, pub.Namespace).wait(ctx)
 	if err != nil && ctx.Err() == nil {
 		if after, passing := passes(err); passing {
@@ -120,13 +122,17 @@ func (v *budgetValidator) compare(ctx context.Context, pub *v1beta1.PodUnavailab
 		}
 	}
 	if ctx.Err() != nil {
-		return nil, apierrors.NewTimeoutError(fmt.Sprintf("comparing with the other budgets of namespace %s: %v", pub.Namespace, ctx.Err()), 1)
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("the other budgets of namespace %s could not be compared within %s; try again", pub.Namespace, longestComparison), 1)
 	}
 	return nil, nil
 }
 
-// longestLook leaves the API server time for the answer: its timeout for the validator is 5 s. mostLooks bounds what tenants can make this process read at once.
-const longestLook, mostLooks = time.Second, 2
+const (
+	// longestComparison and longestLook together leave the API server time for the answer: its timeout for the validator is 5 s.
+	longestComparison, longestLook = 3 * time.Second, time.Second
+	// mostLooks bounds what tenants can make this process read at once.
+	mostLooks = 2
+)
 
 // look returns warnings about the pods that the budget would cover now. They may be from the API server's memory, for nothing is decided by them. If they
 // cannot be counted in time, only the status of the budget tells.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -102,9 +104,25 @@ func TestAHugeSelector(t *testing.T) {
 			defer cancel()
 			return c.List(ctx, list, opts...)
 		}}), committed)}
-		if _, err := v.reviews().ValidateCreate(ctx, selecting("large", 0, 10)); !apierrors.IsTimeout(err) {
+		if _, err := v.reviews().ValidateCreate(ctx, selecting("large", 0, 10)); !apierrors.IsTooManyRequests(err) {
 			t.Errorf("got %v", err)
 		}
+	})
+	t.Run("is answered before the API server gives up, while the budgets of the namespace are listed", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			listed := make(chan struct{})
+			v := &budgetValidator{policies: newPolicies(), budgets: newRegistry(cluster(t, 0, interceptor.Funcs{List: func(ctx context.Context, _ client.WithWatch, _ client.ObjectList, _ ...client.ListOption) error {
+				defer close(listed)
+				<-ctx.Done()
+				return ctx.Err()
+			}}), committed)}
+			began := time.Now()
+			_, err := v.reviews().ValidateCreate(t.Context(), selecting("large", 0, 10))
+			if took := time.Since(began); took > 4*time.Second || !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "of namespace ns could not be compared within 3s; try again") {
+				t.Errorf("after %s: %v", took, err)
+			}
+			<-listed
+		})
 	})
 }
 

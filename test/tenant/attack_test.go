@@ -26,8 +26,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 
 	"github.com/berth-project/berth/pkg/budget"
@@ -148,6 +150,9 @@ func (e *enemy) settle(t *testing.T) {
 	}
 }
 
+// tryAgain is how often the tenant tries again to make a budget.
+var tryAgain = wait.Backoff{Duration: time.Second, Jitter: 0.5, Factor: 1, Steps: 150}
+
 func (e *tenant) settle(t *testing.T) {
 	t.Helper()
 	working, ctx := errgroup.WithContext(t.Context())
@@ -159,7 +164,8 @@ func (e *tenant) settle(t *testing.T) {
 				errs = append(errs, e.create(ctx, e.pod(fmt.Sprint("pod-", i), i%apps)))
 			}
 			if i < e.budgets-e.budgets/fewer {
-				errs = append(errs, e.createOwn(ctx, v1beta1.Resource, e.budget(i)))
+				// Berth bounds what the lists of one namespace cost, so the tenant has to try again.
+				errs = append(errs, retry.OnError(tryAgain, apierrors.IsTooManyRequests, func() error { return e.createOwn(ctx, v1beta1.Resource, e.budget(i)) }))
 			}
 			if i < e.spreads {
 				errs = append(errs, e.createOwn(ctx, appsv1beta1.Resource, e.spread(i)))
