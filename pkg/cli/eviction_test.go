@@ -30,7 +30,7 @@ func TestEviction(t *testing.T) {
 	app := map[string]string{"app": "web"}
 	pub := &policyv1beta1.PodUnavailableBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
 		Spec:   policyv1beta1.PodUnavailableBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: app}, MaxUnavailable: ptr.To(intstr.FromInt32(1))},
-		Status: policyv1beta1.PodUnavailableBudgetStatus{Ledger: []policyv1beta1.LedgerEntry{{UID: "uid-2", Name: "web-2", Operation: policyv1beta1.OperationDelete, Time: metav1.NewTime(time.Now().Add(-time.Minute))}}}}
+		Status: policyv1beta1.PodUnavailableBudgetStatus{Ledger: []policyv1beta1.LedgerEntry{{UID: "uid-2", Name: "web-2", Operation: policyv1beta1.OperationDelete, Time: metav1.NewTime(time.Now().Add(-90 * time.Minute))}}}}
 	other := pub.DeepCopy()
 	other.Name, other.Spec.Selector = "other", &metav1.LabelSelector{MatchLabels: map[string]string{"app": "other"}}
 	pdb := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: app}},
@@ -51,7 +51,7 @@ func TestEviction(t *testing.T) {
   PodDisruptionBudget/web    2       3           4    1
   MISSING     BUDGET   STATE         WHY
   pod/web-1   web      unavailable   is not ready
-  pod/web-2   web      available     DELETE under way, allowed 60s ago
+  pod/web-2   web      available     DELETE under way, allowed 90m ago
 `
 	for name, tc := range map[string]struct {
 		answer error

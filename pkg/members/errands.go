@@ -67,7 +67,7 @@ func (e *Errands[V]) Each(ctx context.Context, names []Errand, stale func(*V) bo
 			waits++
 		}
 		go func() {
-			began := time.Now()
+			began := time.Now() //nolint:forbidigo // how long it takes
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deadline)
 			defer cancel()
 			value := do(ctx, i)

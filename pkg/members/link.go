@@ -86,7 +86,7 @@ func (l *link) run(ctx context.Context) {
 	}
 	backoff := l.backoff()
 	for {
-		began := time.Now()
+		began := time.Now() //nolint:forbidigo // how long it takes
 		l.attempt(ctx)
 		if time.Since(began) > l.set.options.LongestPause {
 			backoff = l.backoff()
@@ -126,7 +126,7 @@ func (l *link) attempt(ctx context.Context) {
 func (l *link) arrive(s *session, version string) {
 	l.mu.Lock()
 	l.now = s
-	l.status.State, l.status.Since, l.status.Version, l.status.Message = Ready, time.Now(), version, ""
+	l.status.State, l.status.Since, l.status.Version, l.status.Message = Ready, time.Now(), version, "" //nolint:forbidigo // the clock of the connection, which no test replaces
 	l.mu.Unlock()
 	l.tell(corev1.EventTypeNormal, Ready, "the hub is connected, Kubernetes "+version)
 }

@@ -33,11 +33,11 @@ func compile(t rapid.TB, name, spec string) *Policy {
 	return p
 }
 
-func podOf(t testing.TB, text string) *corev1.Pod {
-	t.Helper()
+func podOf(tb testing.TB, text string) *corev1.Pod {
+	tb.Helper()
 	pod := &corev1.Pod{}
 	if err := yaml.UnmarshalStrict([]byte(text), pod); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return pod
 }

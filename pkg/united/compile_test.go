@@ -25,11 +25,11 @@ const (
 )
 
 // object is a UnitedDeployment with a spec in YAML, in one line and without its braces.
-func object(t testing.TB, spec string) *v1beta1.UnitedDeployment {
-	t.Helper()
+func object(tb testing.TB, spec string) *v1beta1.UnitedDeployment {
+	tb.Helper()
 	ud := &v1beta1.UnitedDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
 	if err := yaml.UnmarshalStrict([]byte("{"+strings.TrimSuffix(spec, ", ")+"}"), &ud.Spec); err != nil {
-		t.Fatalf("%v in %s", err, spec)
+		tb.Fatalf("%v in %s", err, spec)
 	}
 	return ud
 }

@@ -379,14 +379,14 @@ func (r *round) claims() []allocation.Claim {
 		claim := allocation.Claim{Name: pl.Name, Order: i, Max: allocation.Unlimited, Capacity: allocation.Unlimited}
 		switch {
 		case inOrder:
-			claim.Min = pl.Min.Of(r.Policy.Replicas)
+			claim.Min = pl.Min.Of(r.Replicas)
 			if pl.Max.IsSet {
-				claim.Max = pl.Max.Of(r.Policy.Replicas)
+				claim.Max = pl.Max.Of(r.Replicas)
 			}
 		case shares:
 			claim.Weight = pl.Replicas.Value
 		case pl.Replicas.IsSet:
-			claim.Min = pl.Replicas.Of(r.Policy.Replicas)
+			claim.Min = pl.Replicas.Of(r.Replicas)
 			claim.Max = claim.Min
 		default:
 			claim.Weight = 1

@@ -218,6 +218,7 @@ func createsWorkloads(t *testing.T) {
 }
 
 func (c *drainCase) run(t *testing.T, crashes bool) {
+	t.Helper()
 	d := drainables[c.whose]
 	var nodes []*corev1.Node
 	t.Cleanup(func() {

@@ -192,6 +192,7 @@ func (f *failing) String() string {
 
 // drainInALoop runs the commands of the page.
 func drainInALoop(t *testing.T, loop, node string) error {
+	t.Helper()
 	command := exec.CommandContext(t.Context(), "bash", "-euc", loop)
 	command.Env = append(os.Environ(), "NODE="+node, "KUBECONFIG="+the.Sandbox.Kubeconfig(), "PATH="+harness.BinDir()+":"+os.Getenv("PATH"))
 	output, err := command.CombinedOutput()
