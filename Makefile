@@ -180,6 +180,7 @@ api-reference: $(BIN)/crd-ref-docs ## minutes | Write docs/api from the code: fi
 	$(CRD_REF_DOCS) --source-path=./pkg/crd/united/v1beta1 --output-path=docs/api/uniteddeployment.md
 	$(CRD_REF_DOCS) --source-path=./pkg/crd/sidecar/v1beta1 --output-path=docs/api/sidecarset.md
 	$(CRD_REF_DOCS) --source-path=./pkg/crd/federation/v1alpha1 --output-path=docs/api/federatedreplicaset.md
+	$(CRD_REF_DOCS) --source-path=./pkg/crd/rules/v1alpha1 --output-path=docs/api/spreadrule.md
 	cd hack/tools/apiref && $(GO) run ./arguments $(CURDIR) > $(CURDIR)/docs/api/arguments.md
 	cd hack/tools/apiref && $(GO) run ./metrics $(CURDIR) > $(CURDIR)/docs/api/metrics.md
 	$(GO) test -count=1 -run=TestFlagsAreOnTheirPage $(addprefix ./cmd/,scheduler controller descheduler kubectl-berth sandbox) -args -update
@@ -256,7 +257,7 @@ $(BIN)/vale: hack/tools/vale/go.mod
 
 # What the chart shares with manifests/ is copied: a chart can only read its own files.
 CHART_SHARES := base/namespace.yaml base/workload-reader.yaml base/users.yaml policy/pods.yaml scheduler/rbac.yaml scheduler/flowschema.yaml scheduler/scheduler-config.yaml \
-	controller/rbac.yaml controller/policy.yaml united/rbac.yaml united/united.yaml $(addprefix sidecar/,apps.kruise.io_sidecarsets.yaml rbac.yaml mutatingwebhookconfiguration.yaml validatingwebhookconfiguration.yaml) $(addprefix federation/hub/,clusterprofiles.yaml federation.berth.dev_federatedreplicasets.yaml rbac.yaml policy.yaml) $(addprefix webhook/,service.yaml certificate.yaml rbac.yaml mutatingwebhookconfiguration.yaml validatingwebhookconfiguration.yaml \
+	controller/rbac.yaml controller/policy.yaml united/rbac.yaml united/united.yaml $(addprefix rules/,rules.berth.dev_clusterspreadrules.yaml rules.berth.dev_spreadrules.yaml rbac.yaml) $(addprefix sidecar/,apps.kruise.io_sidecarsets.yaml rbac.yaml mutatingwebhookconfiguration.yaml validatingwebhookconfiguration.yaml) $(addprefix federation/hub/,clusterprofiles.yaml federation.berth.dev_federatedreplicasets.yaml rbac.yaml policy.yaml) $(addprefix webhook/,service.yaml certificate.yaml rbac.yaml mutatingwebhookconfiguration.yaml validatingwebhookconfiguration.yaml \
 	cert-manager/certificate.yaml) $(addprefix budget/,rbac.yaml flowschema.yaml protection.yaml eviction.yaml mutatingwebhookconfiguration.yaml \
 	validatingwebhookconfiguration.yaml) descheduler/base/rbac.yaml descheduler/base/policy.yaml $(addprefix observe/,podmonitor.yaml token.yaml rules.yaml dashboard.json)
 
@@ -277,6 +278,7 @@ generate: lines $(BIN)/controller-gen ## minutes | Regenerate deepcopy functions
 	$(BIN)/controller-gen crd paths=./pkg/crd/... output:crd:dir=manifests/crd
 	mv manifests/crd/federation.berth.dev_*.yaml manifests/federation/hub/
 	mv manifests/crd/*_sidecarsets.yaml manifests/sidecar/
+	mv manifests/crd/rules.berth.dev_*.yaml manifests/rules/
 	for file in manifests/crd/*_*.yaml; do sed -e '/^spec:$$/r hack/crd-conversion.yaml' -e '/^  annotations:$$/r hack/crd-annotations.yaml' $$file > $$file.next && mv $$file.next $$file || exit 1; done
 	$(MAKE) --no-print-directory chart
 

@@ -10,7 +10,7 @@ import (
 
 //go:embed base/namespace.yaml base/workload-reader.yaml base/users.yaml crd/*_*.yaml scheduler/rbac.yaml scheduler/flowschema.yaml controller/rbac.yaml controller/policy.yaml united/rbac.yaml united/united.yaml policy/pods.yaml
 //go:embed webhook/rbac.yaml webhook/certificate.yaml budget/rbac.yaml budget/protection.yaml budget/eviction.yaml budget/flowschema.yaml
-//go:embed sidecar/rbac.yaml
+//go:embed sidecar/rbac.yaml rules/*_*.yaml rules/rbac.yaml
 //go:embed descheduler/base/rbac.yaml federation/hub/clusterprofiles.yaml federation/hub/rbac.yaml federation/hub/policy.yaml federation/member/rbac.yaml
 var files embed.FS
 
@@ -87,6 +87,9 @@ func FederationHub() [][]byte {
 
 // Sidecars is what SidecarSets need before their webhooks, in addition to Install.
 func Sidecars() [][]byte { return slices.Concat([][]byte{SidecarCRD}, read("sidecar/rbac.yaml")) }
+
+// Rules is what SpreadRules and ClusterSpreadRules need, in addition to Install.
+func Rules() [][]byte { return slices.Concat(read("rules/*_*.yaml"), read("rules/rbac.yaml")) }
 
 // FederationMember is what a member of a federation needs.
 func FederationMember() [][]byte { return read("federation/member/rbac.yaml") }

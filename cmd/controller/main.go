@@ -29,10 +29,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/berth-project/berth/internal/version"
 	"github.com/berth-project/berth/pkg/autoscaler"
 	budgetcontroller "github.com/berth-project/berth/pkg/controller/budget"
 	federationcontroller "github.com/berth-project/berth/pkg/controller/federation"
 	"github.com/berth-project/berth/pkg/controller/frame"
+	rulecontroller "github.com/berth-project/berth/pkg/controller/rule"
 	sidecarcontroller "github.com/berth-project/berth/pkg/controller/sidecar"
 	spreadcontroller "github.com/berth-project/berth/pkg/controller/spread"
 	unitedcontroller "github.com/berth-project/berth/pkg/controller/united"
@@ -42,7 +44,6 @@ import (
 	"github.com/berth-project/berth/pkg/guard"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/members"
-	"github.com/berth-project/berth/pkg/version"
 	"github.com/berth-project/berth/pkg/watches"
 	"github.com/berth-project/berth/pkg/webhook"
 )
@@ -71,6 +72,8 @@ type flags struct {
 	nodeAutoscaler string
 	// federation is true if this cluster is the hub of a federation.
 	federation bool
+	// spreadRules is true if SpreadRules and ClusterSpreadRules are served.
+	spreadRules bool
 	// sidecars is true if SidecarSets are served.
 	sidecars          bool
 	memberNamespace   string
@@ -104,7 +107,7 @@ func (f *flags) addTo(set *flag.FlagSet) {
 	set.BoolVar(&f.leaderElect, "leader-elect", true, "Run controllers only while holding a lease, so that several replicas can run: "+leaseOf(false)+", or "+leaseOf(true)+" with --only-workloads.")
 	set.StringVar(&f.leaderElectionNamespace, "leader-election-namespace", "berth-system", "Namespace of the lease.")
 	set.BoolVar(&f.onlyWorkloads, "only-workloads", false,
-		"Run the controllers that create workloads, those of UnitedDeployments and FederatedReplicaSets, and nothing else. Without the flag these two do not run. The flags of webhooks, "+
+		"Run the controllers that create workloads or spreads, those of UnitedDeployments, FederatedReplicaSets and rules, and nothing else. Without the flag these do not run. The flags of webhooks, "+
 			"spreads, budgets and sidecars have no effect then.")
 	set.StringVar(&f.tlsMinVersion, "tls-min-version", "",
 		"Lowest version of TLS that the webhooks and /metrics take: "+strings.Join(cliflag.TLSPossibleVersions(), ", ")+". Empty: VersionTLS12.")
@@ -135,6 +138,8 @@ func (f *flags) addTo(set *flag.FlagSet) {
 		"Whether the cluster has a node autoscaler, so that WorkloadSpreads with binding Auto gate their pods. auto: look every 30 s for the API group karpenter.sh "+
 			"and for ConfigMap kube-system/cluster-autoscaler-status; present or absent: do not look.")
 	set.BoolVar(&f.united, "united-deployments", true, "Serve UnitedDeployments, as soon as the API server has the kind. If false, they and their children stay as they are.")
+	set.BoolVar(&f.spreadRules, "spread-rules", false, "Serve SpreadRules and ClusterSpreadRules: review them and let pods of a new workload wait for its spread or, with --only-workloads, make the spreads. "+
+		"The API server must have both kinds. If false, the spreads that rules have made stay as they are.")
 	set.BoolVar(&f.sidecars, "sidecar-sets", false, "Serve SidecarSets. The API server must have the kind. If false, pods keep the sidecars that they have, and new ones get none.")
 	set.BoolVar(&f.federation, "federation", false, "Be the hub of a federation: review FederatedReplicaSets or, with --only-workloads, connect to the clusters that ClusterProfiles stand for. "+
 		"The API server must have the kind ClusterProfile.")
@@ -182,8 +187,8 @@ func run(ctx context.Context, f flags) error {
 	if f.budgets && !f.webhooks {
 		return errors.New("--webhooks=false needs --budgets=false: without the webhooks no protected pod could be deleted")
 	}
-	if f.onlyWorkloads && !f.united && !f.federation {
-		return errors.New("--only-workloads needs --united-deployments or --federation: no other part of Berth creates workloads")
+	if f.onlyWorkloads && !f.united && !f.federation && !f.spreadRules {
+		return errors.New("--only-workloads needs --united-deployments, --federation or --spread-rules: no other part of Berth creates workloads or spreads")
 	}
 	if shortest := guard.ShortestExpiry(requestTimeout); f.budgetExpiry < shortest {
 		return fmt.Errorf("--budget-expiry is %s: must be at least %s, because an allowed request may take that long to happen", f.budgetExpiry, shortest)
@@ -196,7 +201,7 @@ func run(ctx context.Context, f flags) error {
 	if f.webhook.TLS, err = f.tls(); err != nil {
 		return err
 	}
-	f.webhook.IgnoreUnitedDeployments, f.webhook.SidecarSets, f.webhook.Budgets = !f.united, f.sidecars, f.budgets
+	f.webhook.IgnoreUnitedDeployments, f.webhook.SidecarSets, f.webhook.Budgets, f.webhook.SpreadRules = !f.united, f.sidecars, f.budgets, f.spreadRules
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("finding the API server: %w", err)
@@ -263,6 +268,11 @@ func (f *flags) createWorkloads(ctx context.Context, mgr ctrl.Manager) error {
 			return fmt.Errorf("connecting to the members of the federation: %w", err)
 		}
 		if err := federationcontroller.Setup(mgr, set); err != nil {
+			return err
+		}
+	}
+	if f.spreadRules {
+		if err := rulecontroller.Setup(ctx, mgr); err != nil {
 			return err
 		}
 	}

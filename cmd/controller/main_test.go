@@ -24,7 +24,7 @@ func TestFlagsThatCannotBeKeptTogetherAreRefused(t *testing.T) {
 		},
 		"no part that creates workloads": {
 			flags{onlyWorkloads: true, webhooks: true, budgets: true, budgetExpiry: budgetcontroller.DefaultExpiry},
-			"--only-workloads needs --united-deployments or --federation",
+			"--only-workloads needs --united-deployments, --federation or --spread-rules",
 		},
 		"a version of TLS that does not exist": {
 			flags{tlsMinVersion: "1.3", budgetExpiry: budgetcontroller.DefaultExpiry},

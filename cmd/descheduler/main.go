@@ -18,9 +18,9 @@ import (
 	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of the API client
 
+	"github.com/berth-project/berth/internal/version"
 	"github.com/berth-project/berth/pkg/descheduler"
 	"github.com/berth-project/berth/pkg/plugins/descheduling"
-	"github.com/berth-project/berth/pkg/version"
 )
 
 func main() {

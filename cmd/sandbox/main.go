@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/berth-project/berth/pkg/version"
+	"github.com/berth-project/berth/internal/version"
 )
 
 func main() {

@@ -19,8 +19,8 @@ import (
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 
+	"github.com/berth-project/berth/internal/version"
 	"github.com/berth-project/berth/pkg/plugins/scheduling/workloadspread"
-	"github.com/berth-project/berth/pkg/version"
 )
 
 // newCommand is app.NewSchedulerCommand with the plugins installed, the configuration checked and the leader election

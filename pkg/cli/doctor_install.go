@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/berth-project/berth/internal/version"
 	"github.com/berth-project/berth/pkg/cli/console"
-	"github.com/berth-project/berth/pkg/version"
 )
 
 // serverVersion asks the API server for its version, such as v1.35.4.

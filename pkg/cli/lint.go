@@ -34,10 +34,12 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	rulesv1alpha1 "github.com/berth-project/berth/pkg/crd/rules/v1alpha1"
 	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/federation"
+	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/sidecar"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/united"
@@ -75,8 +77,8 @@ func newLint(streams genericiooptions.IOStreams) *cobra.Command {
 	c := &lintCommand{in: streams.In, out: streams.Out}
 	cmd := &cobra.Command{
 		Use:   "lint -f FILE|DIRECTORY",
-		Short: "Check WorkloadSpreads, UnitedDeployments, FederatedReplicaSets, SidecarSets and PodUnavailableBudgets in files, without a cluster",
-		Long: `Check every WorkloadSpread, UnitedDeployment, FederatedReplicaSet, SidecarSet and PodUnavailableBudget in YAML and JSON files, as the API server and the webhook would, without a cluster. All mistakes are
+		Short: "Check WorkloadSpreads, rules, UnitedDeployments, FederatedReplicaSets, SidecarSets and PodUnavailableBudgets in files, without a cluster",
+		Long: `Check every WorkloadSpread, SpreadRule, ClusterSpreadRule, UnitedDeployment, FederatedReplicaSet, SidecarSet and PodUnavailableBudget in YAML and JSON files, as the API server and the webhook would, without a cluster. All mistakes are
 listed, with file and line. With mistakes the exit code is 1; warnings alone leave it 0. Of a directory, all files that end in .yaml, .yml or .json are read.
 
 If a workload is in the files too, its replicas are compared with the quotas. What only a cluster knows is not checked: nodes, patches on the pods of the
@@ -134,7 +136,7 @@ func (c *lintCommand) print(l *linter, mistakes int) error {
 		counts[l.objects[i].kind]++
 	}
 	objects := console.Count(counts[v1beta1.Kind.Kind], v1beta1.Kind.Kind) + " and " + console.Count(counts[policyv1beta1.Kind.Kind], policyv1beta1.Kind.Kind)
-	for _, kind := range []string{unitedv1beta1.Kind.Kind, federationv1alpha1.Kind.Kind, sidecarv1beta1.Kind.Kind} {
+	for _, kind := range []string{unitedv1beta1.Kind.Kind, federationv1alpha1.Kind.Kind, sidecarv1beta1.Kind.Kind, rulesv1alpha1.Kind.Kind, rulesv1alpha1.ClusterKind.Kind} {
 		if counts[kind] > 0 {
 			objects = console.Count(counts[kind], kind) + ", " + objects
 		}
@@ -237,7 +239,7 @@ func (l *linter) readFile(name string, content []byte) {
 
 // mentionsOurs matches a document that could be one of ours. Documents of other programs, such as templates, need not
 // be YAML.
-var mentionsOurs = regexp.MustCompile(`kind["']?:\s*["']?(WorkloadSpread|PodUnavailableBudget|UnitedDeployment|FederatedReplicaSet|SidecarSet)`)
+var mentionsOurs = regexp.MustCompile(`kind["']?:\s*["']?(WorkloadSpread|PodUnavailableBudget|UnitedDeployment|FederatedReplicaSet|SidecarSet|(Cluster)?SpreadRule)`)
 
 func (l *linter) readDocument(file string, text []byte) {
 	var root yamlnodes.Node
@@ -351,6 +353,12 @@ func (l *linter) check() {
 			}
 		case *federationv1alpha1.FederatedReplicaSet:
 			_, errs := federation.Compile(o)
+			l.addErrors(d, errs)
+		case *rulesv1alpha1.SpreadRule:
+			_, errs := lineage.CompileRule(o)
+			l.addErrors(d, errs)
+		case *rulesv1alpha1.ClusterSpreadRule:
+			_, errs := lineage.CompileClusterRule(o)
 			l.addErrors(d, errs)
 		case *sidecarv1beta1.SidecarSet:
 			policy, errs := sidecar.Compile(o)

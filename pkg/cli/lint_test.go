@@ -84,6 +84,12 @@ a.yaml:6: warning: PodUnavailableBudget web spec.selector: the budget counts the
 a.yaml:15: error: UnitedDeployment web spec.topology.subsets[0].replicas: Forbidden: 
 a.yaml:18: error: UnitedDeployment web spec.topology.subsets[1].replica: unknown field "spec.topology.subsets[1].replica"
 1 UnitedDeployment, 0 WorkloadSpreads and 0 PodUnavailableBudgets: 2 mistakes, 0 warnings`},
+		"rules": {map[string]string{"a.yaml": "apiVersion: rules.berth.dev/v1alpha1\nkind: SpreadRule\nmetadata: {name: web}\nspec:\n  target: {apiVersion: apps/v1, kind: DaemonSet, selector: {}}\n" +
+			"  spread:\n    subsets:\n    - {name: a, maxReplica: 3}\n---\napiVersion: rules.berth.dev/v1alpha1\nkind: ClusterSpreadRule\nmetadata: {name: all}\nspec:\n" +
+			"  namespaceSelector: {}\n  target: {apiVersion: apps/v1, kind: Deployment, selector: {}}\n  spread: {subsets: [{name: a}]}\n"}, `
+a.yaml:5: error: SpreadRule web spec.target.kind: Forbidden: no spread divides a DaemonSet
+a.yaml:8: error: SpreadRule web spec.spread.subsets[0].maxReplica: unknown field "spec.spread.subsets[0].maxReplica"
+1 ClusterSpreadRule, 1 SpreadRule, 0 WorkloadSpreads and 0 PodUnavailableBudgets: 2 mistakes, 0 warnings`},
 		"a FederatedReplicaSet": {map[string]string{"a.yaml": "apiVersion: federation.berth.dev/v1alpha1\nkind: FederatedReplicaSet\nmetadata: {name: web}\nspec:\n  selector: {matchLabels: {app: web}}\n" +
 			"  template:\n    metadata: {labels: {app: web}}\n    spec:\n      containers:\n      - {name: main, image: web}\n" +
 			"  preferences:\n    clusters:\n      east:\n        minReplica: 3\n      west:\n        weight: -1\n"}, `

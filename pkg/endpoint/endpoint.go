@@ -26,6 +26,9 @@ const (
 	UnitedDeployments = "/validate-uniteddeployment"
 	// FederatedReplicaSets validates FederatedReplicaSets, in the hub of a federation.
 	FederatedReplicaSets = "/validate-federatedreplicaset"
+	// SpreadRules and ClusterSpreadRules validate rules.
+	SpreadRules        = "/validate-spreadrule"
+	ClusterSpreadRules = "/validate-clusterspreadrule"
 	// Pods mutates pods that are being created.
 	Pods = "/mutate-pod"
 	// RequiredPods does the same in namespaces where no pod of a spread may be created without the webhook.
@@ -86,6 +89,8 @@ var (
 		"uniteddeployment.berth.dev":             UnitedDeployments,
 		"sidecarset.berth.dev":                   SidecarSets,
 		"federatedreplicaset.berth.dev":          FederatedReplicaSets,
+		"spreadrule.berth.dev":                   SpreadRules,
+		"clusterspreadrule.berth.dev":            ClusterSpreadRules,
 		"pods.budget.berth.dev":                  BudgetPods,
 		"labels.budget.berth.dev":                BudgetPods,
 		"status.budget.berth.dev":                BudgetPods,
@@ -133,7 +138,7 @@ func WebhooksOf(configuration runtime.Object) []Webhook {
 // HandlerOf is the handler of a path, with or without a segment before it. It is empty if the path has no handler.
 func HandlerOf(path string) string {
 	handler := path[max(strings.LastIndexByte(path, '/'), 0):]
-	if strings.Count(path, "/") <= 2 && slices.Contains([]string{Spreads, UnitedDeployments, FederatedReplicaSets, Pods, RequiredPods, Sidecars, SidecarSets, BudgetPods, Evictions, Budgets}, handler) {
+	if strings.Count(path, "/") <= 2 && slices.Contains([]string{Spreads, UnitedDeployments, FederatedReplicaSets, SpreadRules, ClusterSpreadRules, Pods, RequiredPods, Sidecars, SidecarSets, BudgetPods, Evictions, Budgets}, handler) {
 		return handler
 	}
 	return ""

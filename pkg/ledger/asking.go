@@ -49,7 +49,9 @@ func (l *Ledger) answerUndivided(e *entry) (answer Answer) {
 	case missing != nil:
 		answer = Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: fmt.Sprintf(
 			"waiting to see %s %q, which owns the pod; if it is gone, delete the pod", missing.Kind, missing.Name)}
-	case subset.WasAdmitted(e.pod) && !l.lateForNews(e):
+	case subset.AwaitsSpread(e.pod) && !l.lateAfter(e, ruledWait):
+		answer = Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: "waiting to see the WorkloadSpread that a rule makes for the workload; see that berth-united runs"}
+	case !subset.AwaitsSpread(e.pod) && subset.WasAdmitted(e.pod) && !l.lateForNews(e):
 		// Admission had found a spread. The watch of spreads may be behind that of pods. The spread may also be deleted, and no event tells that.
 		answer = Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: "waiting to see the WorkloadSpread that divided the pod when it was created"}
 	case l.now.Before(l.blindUntil):

@@ -109,7 +109,7 @@ func TestAnAdmittedPodWaitsForItsSpread(t *testing.T) {
 		w.expectAwake()
 		return pod
 	}
-	for _, annotation := range []string{v1beta1.ConstraintsAnnotation, v1beta1.AdmittedAnnotation} {
+	for _, annotation := range []string{v1beta1.ConstraintsAnnotation, v1beta1.AdmittedAnnotation, v1beta1.AwaitsAnnotation} {
 		t.Run(annotation+": until it is seen", func(t *testing.T) {
 			w := newWorld(t, 4)
 			pod := admitted(w, annotation)
@@ -124,6 +124,16 @@ func TestAnAdmittedPodWaitsForItsSpread(t *testing.T) {
 		w := newWorld(t, 4)
 		pod := admitted(w, v1beta1.ConstraintsAnnotation)
 		w.step(2*time.Second - 1)
+		w.expectAwake()
+		w.expectChoice(pod, "WorkloadNotObserved")
+		w.step(1)
+		w.expectAwake("p")
+		w.expectChoice(pod, "no spread")
+	})
+	t.Run("for longer if a rule makes the spread", func(t *testing.T) {
+		w := newWorld(t, 4)
+		pod := admitted(w, v1beta1.AwaitsAnnotation)
+		w.step(ruledWait - 1)
 		w.expectAwake()
 		w.expectChoice(pod, "WorkloadNotObserved")
 		w.step(1)

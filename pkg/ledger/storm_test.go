@@ -936,7 +936,7 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 	l := s.ledger
 	l.now = s.now
 	if e.account == nil {
-		if _, missing := l.resolve(e); missing == nil && (!subset.WasAdmitted(e.pod) || l.lateForNews(e)) {
+		if _, missing := l.resolve(e); missing == nil && (!subset.WasAdmitted(e.pod) && !subset.AwaitsSpread(e.pod) || l.lateForNews(e)) {
 			return "no spread divides it"
 		}
 		return ""

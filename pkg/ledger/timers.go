@@ -34,12 +34,18 @@ func (TimePassed) apply(l *Ledger) {
 }
 
 // lateForNews is true once the pod has waited for news as long as it should. Before that, news wakes it, or the end of this time.
-func (l *Ledger) lateForNews(e *entry) bool {
+func (l *Ledger) lateForNews(e *entry) bool { return l.lateAfter(e, l.observation) }
+
+// lateAfter is lateForNews for a pod that waits for so long.
+func (l *Ledger) lateAfter(e *entry, wait time.Duration) bool {
 	if e.newsBy.IsZero() {
-		l.remindAt(e, l.now.Add(l.observation))
+		l.remindAt(e, l.now.Add(wait))
 	}
 	return !l.now.Before(e.newsBy)
 }
+
+// ruledWait is how long a pod waits for the spread that a rule makes: long enough for another process to take over from the one that makes spreads.
+const ruledWait = 30 * time.Second
 
 // remindAt wakes the pod at this time, if no news comes before it.
 func (l *Ledger) remindAt(e *entry, at time.Time) {

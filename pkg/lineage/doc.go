@@ -7,6 +7,9 @@
 // Ordinals. Adapters that read through a manager (controllers, webhooks) share one Lineage. Begin reading at New, then
 // Lineage.SpreadOf.
 //
+// Rules say which workloads get a spread without anybody writing one, for the controller that makes these spreads, and
+// for admission, which need not wait for them. Begin reading at PickRule.
+//
 // A Snapshot answers the same from what the API server had at one moment, by its own lists, for programs that look once
 // and do not watch. It begins at Take.
 package lineage

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -29,10 +30,13 @@ var ReplicaSet = schema.GroupKind{Group: appsv1.GroupName, Kind: "ReplicaSet"}
 // podKind is watched for other reasons. A pod may own pods, as the driver of a Spark application does.
 var podKind = schema.GroupKind{Group: corev1.GroupName, Kind: "Pod"}
 
+// spreadKind is watched for other reasons too. A pod waits for the spread that a rule makes.
+var spreadKind = v1beta1.Kind.GroupKind()
+
 // isWatched is true for a kind that is watched from the start.
 func isWatched(kind schema.GroupKind) bool {
 	_, watched := builtIn[kind]
-	return watched || kind == podKind
+	return watched || kind == podKind || kind == spreadKind
 }
 
 var builtIn = workload.Watched()

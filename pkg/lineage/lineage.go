@@ -26,6 +26,8 @@ type Lineage struct {
 	// Reader is the cache.
 	Reader client.Reader
 	*Kinds
+	// Rules are those by which workloads get spreads. Nil means none.
+	Rules *Rules
 
 	policies policies
 	// arrivals are those of owners, and announced are those of spreads.
@@ -155,6 +157,9 @@ func (l *Lineage) spreadSeen(object metav1.Object) {
 		l.want(kind)
 	}
 	l.announced.seen(spread.UID)
+	if workload.MadeByRule(spread) {
+		l.arrivals.seen(madeBy(spread.Namespace, spread.Name))
+	}
 }
 
 func (l *Lineage) spreadGone(object metav1.Object) {
@@ -179,6 +184,14 @@ func TargetKeyOf(obj client.Object) []string {
 
 // keyOf names an owner inside its namespace.
 func keyOf(o workload.Owner) string { return o.Kind.Group + "/" + o.Kind.Kind + "/" + o.Name }
+
+// MayHaveSpreads is true if the namespace has a spread, or if a rule may make one.
+func (l *Lineage) MayHaveSpreads(ctx context.Context, namespace string) (bool, error) {
+	if has, err := l.HasSpreads(ctx, namespace); has || err != nil || l.Rules == nil {
+		return has, err
+	}
+	return l.Rules.Apply(ctx, namespace)
+}
 
 // HasSpreads is true if the namespace has a spread. It is called for every pod. So it does not list from the cache if
 // it can avoid that: the cache would visit all spreads of the namespace even for a list of one.
@@ -292,10 +305,13 @@ func (l *Lineage) Climb(ctx context.Context, namespace string, from *workload.Ow
 }
 
 // SpreadOf is the spread that divides a pod with this owner and these labels, or nil. The nearest owner with a spread
-// that selects the pod counts. missing is the owner at which the search ended because the cache does not have it. It
-// may still arrive.
+// that selects the pod counts. missing is the owner at which the search ended because the cache does not have it, or a
+// spread that a rule makes for the workload. It may still arrive. A spread of a rule that need not be awaited is found
+// before the cache has it.
 func (l *Lineage) SpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (found *Spread, missing *workload.Owner, _ error) {
+	var last *workload.Owner
 	missing, err := l.Climb(ctx, namespace, owner, func(o workload.Owner) (bool, error) {
+		last = &o
 		winner, err := l.Winner(ctx, namespace, o)
 		if winner == nil || err != nil {
 			return false, err
@@ -307,11 +323,19 @@ func (l *Lineage) SpreadOf(ctx context.Context, namespace string, owner *workloa
 		found = s
 		return true, nil
 	})
+	if found == nil && missing == nil && err == nil {
+		found, missing, err = l.promised(ctx, namespace, last, labels)
+	}
 	return found, missing, err
 }
 
-// OwnerTimeout bounds how long AwaitSpreadOf waits for an owner.
-const OwnerTimeout = 500 * time.Millisecond
+const (
+	// OwnerTimeout bounds how long AwaitSpreadOf waits for an owner.
+	OwnerTimeout = 500 * time.Millisecond
+	// ruledTimeout bounds how long it waits for the spread that a rule makes: another process has to write that. The API
+	// server waits for two seconds.
+	ruledTimeout = 1500 * time.Millisecond
+)
 
 // windowKept is how long an owner that did not arrive is remembered, so that its next pods do not wait again.
 const windowKept = time.Minute
@@ -343,15 +367,19 @@ func (l *Lineage) AwaitOwner(ctx context.Context, namespace string, o workload.O
 func (l *Lineage) await(ctx context.Context, namespace string, look func() (missing *workload.Owner, err error)) (*workload.Owner, error) {
 	now := l.arrivals.clock
 	// Several owners may be missing, and each may open a window.
-	until := now.Now().Add(OwnerTimeout)
+	began := now.Now()
 	for {
 		missing, err := look()
 		if missing == nil || err != nil {
 			return nil, err
 		}
+		timeout := OwnerTimeout
+		if missing.Kind == spreadKind {
+			timeout = ruledTimeout
+		}
 		l.seek(namespace, missing.Kind)
-		arrived, closes := l.arrivals.expect(namespace, missing.UID, OwnerTimeout)
-		left := min(until.Sub(now.Now()), closes)
+		arrived, closes := l.arrivals.expect(namespace, missing.UID, timeout)
+		left := min(began.Add(timeout).Sub(now.Now()), closes)
 		if left <= 0 {
 			return missing, nil
 		}

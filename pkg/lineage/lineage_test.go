@@ -3,10 +3,12 @@ package lineage
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	rulesv1alpha1 "github.com/berth-project/berth/pkg/crd/rules/v1alpha1"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -43,7 +46,7 @@ type fixture struct {
 func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1beta1.AddToScheme, rulesv1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -522,4 +525,62 @@ func TestPodsWaitForAnAnnouncedSpread(t *testing.T) {
 		expect(t, await(t.Context(), t, f), result{})
 		left(t, f, 1)
 	})
+}
+
+// TestTheSpreadThatARuleMakes is found before the cache has it, unless admission must pick the subset; then the pod waits for it.
+func TestTheSpreadThatARuleMakes(t *testing.T) {
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "d", Labels: map[string]string{"tier": "web"}}}
+	replicaSet := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", UID: "r", OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "d", Controller: ptr.To(true)}}}}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
+	late, early := ruleOf(t, valid), ruleOf(t, strings.Replace(valid, "{name: b}", `{name: b, patch: {spec: {priorityClassName: low}}}`, 1))
+	compiled, errs := CompileRule(late)
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	made := compiled.SpreadFor(deployment)
+	made.UID = "s"
+	other := made.DeepCopy()
+	other.Name, other.UID, other.Labels = "mine", "m", nil
+	other.Spec.TargetFilter = &v1beta1.TargetFilter{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"role": "worker"}}}
+
+	for name, tc := range map[string]struct {
+		objects        []client.Object
+		found, missing string
+	}{
+		"no rule":                 {nil, "", ""},
+		"it need not be awaited":  {[]client.Object{late}, made.Name + ", promised", ""},
+		"admission picks":         {[]client.Object{early}, "", "WorkloadSpread " + made.Name},
+		"it is there":             {[]client.Object{late, made}, made.Name, ""},
+		"another one is for pods": {[]client.Object{late, other}, "", ""}, // that are not these
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, append(tc.objects, deployment, replicaSet, namespace)...)
+			f.Rules = &Rules{Reader: f.client}
+			spread, not, err := f.SpreadOf(t.Context(), "shop", &workload.Owner{Kind: ReplicaSet, Name: "web-1", UID: "r"}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found, missing := nameOf(spread), ""
+			if spread != nil && spread.Promised {
+				found += ", promised"
+			}
+			if not != nil {
+				missing = not.Kind.Kind + " " + not.Name
+			}
+			if found != tc.found || missing != tc.missing {
+				t.Errorf("found %q, missing %q, want %q and %q", found, missing, tc.found, tc.missing)
+			}
+		})
+	}
+
+	// The wait ends when the spread is seen.
+	f := newFixture(t)
+	news, _ := f.arrivals.expect("shop", madeBy("shop", made.Name), ruledTimeout)
+	f.spreadSeen(made)
+	select {
+	case <-news:
+	default:
+		t.Error("a pod still waits for the spread")
+	}
 }

@@ -17,6 +17,8 @@ type Spread struct {
 	// Policy is nil if the spec is invalid. Invalid then says why.
 	Policy  *subset.Policy
 	Invalid field.ErrorList
+	// Promised is true if the cache does not have the spread yet: a rule makes it. Only a spread that does not bind early is.
+	Promised bool
 
 	of *v1beta1.WorkloadSpread
 }

@@ -153,6 +153,9 @@ func ofSpread(spread *v1beta1.WorkloadSpread, now time.Time) Report {
 	r.Strategy, r.Paused = cmp.Or(string(spread.Spec.ScheduleStrategy.Type), string(v1beta1.FixedScheduleStrategy)), moves.IsPaused(spread)
 	r.Replicas, r.Pending, r.Unplaced, r.Adopted, r.Surplus = status.ObservedReplicas, status.PendingPods, status.UnplacedPods, status.AdoptedPods, status.SurplusPods
 	r.Moves = slices.SortedStableFunc(slices.Values(status.Moves), func(a, b v1beta1.Move) int { return a.Time.Compare(b.Time.Time) })
+	if maker, made := workload.MakerOf(spread); made {
+		r.Notes = append(r.Notes, workload.RuleName(maker)+" has made the spread, and writes it back if somebody changes it")
+	}
 	if !r.judge(meta.FindStatusCondition(status.Conditions, v1beta1.ConditionReady), status.ObservedGeneration == spread.Generation,
 		"berth-controller has not looked at this version of the spread; see that it runs") {
 		return r

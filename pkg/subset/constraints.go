@@ -153,6 +153,12 @@ func WasAdmitted(pod *corev1.Pod) bool {
 	return constrained || early
 }
 
+// Await notes on a new pod that a rule makes a spread of this name for its workload.
+func Await(pod *corev1.Pod, spread string) { annotate(pod, v1beta1.AwaitsAnnotation, spread) }
+
+// AwaitsSpread is true if the pod was created before the spread that a rule makes for its workload.
+func AwaitsSpread(pod *corev1.Pod) bool { return pod.Annotations[v1beta1.AwaitsAnnotation] != "" }
+
 // recordOf is the record on the pod. If it cannot be decoded, Berth did not write it, and everything in the pod is its
 // own.
 func recordOf(pod *corev1.Pod) *record {

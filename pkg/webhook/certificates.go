@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/berth-project/berth/pkg/endpoint"
-	"github.com/berth-project/berth/pkg/webhook/certificate"
 )
 
 // manageCertificates makes the rotator create and renew the certificate in the Secret and write its CA into the webhook configurations. Each replica
@@ -39,7 +38,7 @@ func manageCertificates(mgr, front ctrl.Manager, cached cache.Cache, dir string,
 		}
 		webhooks = append(webhooks, rotator.WebhookInfo{Name: name, Type: rotator.Validating}, rotator.WebhookInfo{Name: name, Type: rotator.Mutating})
 	}
-	r := certificate.Rotator()
+	r := endpoint.CertificateRotator()
 	r.CertDir, r.Webhooks = dir, webhooks
 	r.IsReady = make(chan struct{}) // required, but not waited for: it checks only once a second. See certificates.trusted.
 	err := rotator.AddRotator(named{front}, r)
@@ -69,10 +68,10 @@ type onlyCertificate struct{ next http.RoundTripper }
 
 // RoundTrip sends the request.
 func (o onlyCertificate) RoundTrip(request *http.Request) (*http.Response, error) {
-	if request.Method == http.MethodGet && strings.HasSuffix(request.URL.Path, "/api/v1/namespaces/"+certificate.Namespace+"/secrets") {
+	if request.Method == http.MethodGet && strings.HasSuffix(request.URL.Path, "/api/v1/namespaces/"+endpoint.Namespace+"/secrets") {
 		request = request.Clone(request.Context())
 		query := request.URL.Query()
-		query.Set("fieldSelector", fields.OneTermEqualSelector("metadata.name", certificate.Secret.Name).String())
+		query.Set("fieldSelector", fields.OneTermEqualSelector("metadata.name", endpoint.CertificateSecret.Name).String())
 		request.URL.RawQuery = query.Encode()
 	}
 	return o.next.RoundTrip(request)
@@ -98,8 +97,8 @@ func onceTrue(check healthz.Checker) healthz.Checker {
 // its own cache.
 func newCache(mgr ctrl.Manager) (cache.Cache, error) {
 	secret := cache.ByObject{
-		Field:      fields.OneTermEqualSelector("metadata.name", certificate.Secret.Name),
-		Namespaces: map[string]cache.Config{certificate.Namespace: {}},
+		Field:      fields.OneTermEqualSelector("metadata.name", endpoint.CertificateSecret.Name),
+		Namespaces: map[string]cache.Config{endpoint.Namespace: {}},
 	}
 	return cache.New(mgr.GetConfig(), cache.Options{
 		Scheme:           mgr.GetScheme(),
@@ -144,25 +143,25 @@ func (c *certificates) Start(ctx context.Context) error {
 // without a certificate yet.
 func (c *certificates) look(ctx context.Context) error {
 	secret := &corev1.Secret{}
-	if err := c.reader.Get(ctx, certificate.Secret, secret); err != nil {
+	if err := c.reader.Get(ctx, endpoint.CertificateSecret, secret); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if _, err := tls.X509KeyPair(secret.Data[certificate.File], secret.Data[certificate.KeyFile]); err != nil {
+	if _, err := tls.X509KeyPair(secret.Data[endpoint.CertificateFile], secret.Data[endpoint.CertificateKeyFile]); err != nil {
 		return nil //nolint:nilerr // the rotator sees that too, and replaces it
 	}
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return err
 	}
 	// The key comes first, so that a reader who finds the certificate finds its key.
-	for _, name := range []string{certificate.KeyFile, certificate.File} {
+	for _, name := range []string{endpoint.CertificateKeyFile, endpoint.CertificateFile} {
 		if err := replaceFile(filepath.Join(c.dir, name), secret.Data[name]); err != nil {
 			return err
 		}
 	}
-	if c.definitions == nil || len(secret.Data[certificate.CAFile]) == 0 {
+	if c.definitions == nil || len(secret.Data[endpoint.AuthorityFile]) == 0 {
 		return nil
 	}
-	return c.definitions.trust(ctx, secret.Data[certificate.CAFile])
+	return c.definitions.trust(ctx, secret.Data[endpoint.AuthorityFile])
 }
 
 // replaceFile never leaves half a file, and does not touch a file with the same content.
@@ -185,12 +184,12 @@ func (c *certificates) trusted(ctx context.Context) error {
 		return err
 	}
 	secret := &corev1.Secret{}
-	if err := c.reader.Get(ctx, certificate.Secret, secret); err != nil {
+	if err := c.reader.Get(ctx, endpoint.CertificateSecret, secret); err != nil {
 		return fmt.Errorf("reading the webhook's certificate: %w", err)
 	}
 	for _, configuration := range configurations {
 		for _, webhook := range endpoint.WebhooksOf(configuration) {
-			if bundle := webhook.Client.CABundle; len(bundle) == 0 || !bytes.Equal(bundle, secret.Data[certificate.CAFile]) {
+			if bundle := webhook.Client.CABundle; len(bundle) == 0 || !bytes.Equal(bundle, secret.Data[endpoint.AuthorityFile]) {
 				return fmt.Errorf("the API server does not know the authority of the certificate for webhook %s yet", webhook.Name)
 			}
 		}

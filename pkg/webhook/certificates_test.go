@@ -25,11 +25,10 @@ import (
 	"github.com/berth-project/berth/manifests"
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/lineage"
-	"github.com/berth-project/berth/pkg/webhook/certificate"
 )
 
 func secret(data map[string][]byte) client.Object {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: certificate.Namespace, Name: certificate.Secret.Name}, Data: data}
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: endpoint.Namespace, Name: endpoint.CertificateSecret.Name}, Data: data}
 }
 
 // keyPair is a new key pair, as the rotator writes it.
@@ -49,8 +48,8 @@ func keyPair(t *testing.T) map[string][]byte {
 		t.Fatal(err)
 	}
 	return map[string][]byte{
-		certificate.File:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}),
-		certificate.KeyFile: pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}),
+		endpoint.CertificateFile:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}),
+		endpoint.CertificateKeyFile: pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}),
 	}
 }
 
@@ -66,7 +65,7 @@ func TestTheCertificateIsCopiedIntoFiles(t *testing.T) {
 		"a Secret that is still empty changes nothing":     {cache: []client.Object{secret(nil)}},
 		"a Secret that is gone changes nothing":            {there: first, want: first},
 		"a certificate with another's key changes nothing": {
-			cache: []client.Object{secret(map[string][]byte{certificate.File: first[certificate.File], certificate.KeyFile: second[certificate.KeyFile]})}, there: first, want: first,
+			cache: []client.Object{secret(map[string][]byte{endpoint.CertificateFile: first[endpoint.CertificateFile], endpoint.CertificateKeyFile: second[endpoint.CertificateKeyFile]})}, there: first, want: first,
 		},
 	}
 	for name, tc := range tests {
@@ -146,7 +145,7 @@ func TestReadyMeansThatTheAPIServerTrustsTheCertificate(t *testing.T) {
 			}},
 		}
 	}
-	made := secret(map[string][]byte{certificate.CAFile: []byte("ours")})
+	made := secret(map[string][]byte{endpoint.AuthorityFile: []byte("ours")})
 	tests := map[string]struct {
 		cache     []client.Object
 		wantError string
@@ -159,7 +158,7 @@ func TestReadyMeansThatTheAPIServerTrustsTheCertificate(t *testing.T) {
 		"it has it for evictions and not for pods":         {cache: []client.Object{made, ofBudgets(""), ofEvictions("ours")}, wantError: "pods.budget.berth.dev"},
 		"it has the authority of another certificate":      {cache: []client.Object{made, configuration("theirs")}, wantError: "workloadspread.berth.dev"},
 		"there is no authority yet":                        {cache: []client.Object{secret(nil), configuration("")}, wantError: "workloadspread.berth.dev"},
-		"there is no Secret":                               {cache: []client.Object{configuration("ours")}, wantError: certificate.Secret.Name},
+		"there is no Secret":                               {cache: []client.Object{configuration("ours")}, wantError: endpoint.CertificateSecret.Name},
 		"without a configuration there is nobody to trust": {cache: []client.Object{made}},
 	}
 	for name, tc := range tests {
@@ -180,7 +179,7 @@ func TestAReplicaThatWasReadyStaysSoWhateverBecomesOfTheCertificate(t *testing.T
 	trusts := func(bundle string) client.Reader {
 		told := told.DeepCopy()
 		told.Webhooks[0].ClientConfig.CABundle = []byte(bundle)
-		return cacheOf(t, secret(map[string][]byte{certificate.CAFile: []byte("ours")}), told)
+		return cacheOf(t, secret(map[string][]byte{endpoint.AuthorityFile: []byte("ours")}), told)
 	}
 	c := &certificates{}
 	ready := onceTrue(func(*http.Request) error { return c.trusted(t.Context()) })
@@ -210,12 +209,13 @@ func TestTheManifestsNameWhatIsServed(t *testing.T) {
 		}
 	}
 	// No path: whoever applies them again would take the secret one away.
-	want := []string{"berth-webhook " + endpoint.Spreads, "berth-webhook " + endpoint.UnitedDeployments, "berth-webhook " + endpoint.FederatedReplicaSets, "berth-webhook " + endpoint.Pods, "berth-webhook " + endpoint.RequiredPods}
+	want := []string{"berth-webhook " + endpoint.Spreads, "berth-webhook " + endpoint.UnitedDeployments, "berth-webhook " + endpoint.SpreadRules, "berth-webhook " + endpoint.ClusterSpreadRules,
+		"berth-webhook " + endpoint.FederatedReplicaSets, "berth-webhook " + endpoint.Pods, "berth-webhook " + endpoint.RequiredPods}
 	var got []string
 	for _, configuration := range []client.Object{&validating, &mutating} {
 		for _, w := range endpoint.WebhooksOf(configuration) {
 			got = append(got, configuration.GetName()+" "+w.Handler)
-			if service := w.Client.Service; service == nil || service.Namespace != certificate.Namespace || service.Name != certificate.Service || service.Path != nil {
+			if service := w.Client.Service; service == nil || service.Namespace != endpoint.Namespace || service.Name != endpoint.Service || service.Path != nil {
 				t.Errorf("webhook %s is asked at %v", w.Name, service)
 			}
 		}

@@ -12,7 +12,6 @@ import (
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/berth-project/berth/pkg/endpoint"
-	"github.com/berth-project/berth/pkg/webhook/certificate"
 )
 
 // Protocols are those of the webhook servers. Over HTTP/2 an API server sends all reviews through one connection: if the replica at its end dies without a word, all
@@ -30,7 +29,7 @@ var Protocols = []string{"http/1.1"}
 func newServer(opts Options, synced func() bool, knows func(ctx context.Context, path string) bool) (web ctrlwebhook.Server, register func(path string, hook http.Handler), err error) {
 	handlers := http.NewServeMux()
 	known := &knownClients{handlers: handlers, synced: synced, knows: knows}
-	options := ctrlwebhook.Options{Host: opts.Host, Port: opts.Port, CertDir: opts.CertDir, CertName: certificate.File, KeyName: certificate.KeyFile, WebhookMux: http.NewServeMux()}
+	options := ctrlwebhook.Options{Host: opts.Host, Port: opts.Port, CertDir: opts.CertDir, CertName: endpoint.CertificateFile, KeyName: endpoint.CertificateKeyFile, WebhookMux: http.NewServeMux()}
 	options.WebhookMux.Handle("/", known)
 	options.WebhookMux.Handle(endpoint.Conversion, endpoint.ConversionHandler())
 	options.TLSOpts = append(options.TLSOpts, func(config *tls.Config) { config.NextProtos = Protocols })

@@ -23,7 +23,6 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/berth-project/berth/pkg/endpoint"
-	"github.com/berth-project/berth/pkg/webhook/certificate"
 )
 
 // authority signs client certificates.
@@ -103,8 +102,8 @@ func servedOnce(t *testing.T, clientCA string, synced func() bool, change ...fun
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(dir, certificate.File), serving)
-	write(t, filepath.Join(dir, certificate.KeyFile), key)
+	write(t, filepath.Join(dir, endpoint.CertificateFile), serving)
+	write(t, filepath.Join(dir, endpoint.CertificateKeyFile), key)
 	trusted = x509.NewCertPool()
 	trusted.AppendCertsFromPEM(serving)
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // finds a port

@@ -153,7 +153,7 @@ func (c *told) expectPaths() map[string]string {
 			c.t.Errorf("%s is asked at %q", name, path)
 		}
 	}
-	if len(all) != 11 {
+	if len(all) != 13 {
 		c.t.Errorf("paths %v", all)
 	}
 	return all

@@ -18,7 +18,7 @@ import (
 // ancestry answers questions about a pod's owners from the cache.
 type ancestry interface {
 	AwaitAnnounced(ctx context.Context, namespace string)
-	HasSpreads(ctx context.Context, namespace string) (bool, error)
+	MayHaveSpreads(ctx context.Context, namespace string) (bool, error)
 	AwaitSpreadOf(ctx context.Context, namespace string, owner *workload.Owner, labels map[string]string) (*lineage.Spread, *workload.Owner, error)
 }
 
@@ -66,6 +66,9 @@ func (a *podAdmission) review(ctx context.Context, request *podRequest) answer {
 	case spread.Policy.Constraints.AddTo(&after): // they are too many
 		warnings = append(warnings, tooManyConstraints(spread))
 	}
+	if spread.Promised {
+		subset.Await(&after, spread.Name)
+	}
 	patch, err := patchOf(before, &after)
 	if err != nil {
 		return answer{outcome: failed, warnings: []string{"Berth admits the pod as it is: " + err.Error()}}
@@ -82,7 +85,7 @@ func mayHaveSpread(pod *corev1.Pod) bool {
 
 func (a *podAdmission) spreadOf(ctx context.Context, namespace string, pod *corev1.Pod) (*lineage.Spread, *workload.Owner, error) {
 	a.owners.AwaitAnnounced(ctx, namespace)
-	if divided, err := a.owners.HasSpreads(ctx, namespace); err != nil || !divided {
+	if divided, err := a.owners.MayHaveSpreads(ctx, namespace); err != nil || !divided {
 		return nil, nil, err
 	}
 	return a.owners.AwaitSpreadOf(ctx, namespace, workload.ControllerOf(pod), pod.Labels)

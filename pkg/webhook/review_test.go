@@ -302,7 +302,7 @@ type unknowing struct {
 
 func (u unknowing) AwaitAnnounced(context.Context, string) {}
 
-func (u unknowing) HasSpreads(context.Context, string) (bool, error) { return true, nil }
+func (u unknowing) MayHaveSpreads(context.Context, string) (bool, error) { return true, nil }
 
 func (u unknowing) AwaitSpreadOf(context.Context, string, *workload.Owner, map[string]string) (*lineage.Spread, *workload.Owner, error) {
 	if u.panics {
@@ -516,11 +516,11 @@ type late struct {
 
 func (l *late) AwaitAnnounced(context.Context, string) { l.arrived = true }
 
-func (l *late) HasSpreads(ctx context.Context, namespace string) (bool, error) {
+func (l *late) MayHaveSpreads(ctx context.Context, namespace string) (bool, error) {
 	if !l.arrived {
 		return false, nil
 	}
-	return l.Lineage.HasSpreads(ctx, namespace)
+	return l.Lineage.MayHaveSpreads(ctx, namespace)
 }
 
 func TestAPodWaitsForASpreadThatIsAnnounced(t *testing.T) {

@@ -26,9 +26,9 @@ import (
 	"github.com/berth-project/berth/pkg/autoscaler"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	rulesv1alpha1 "github.com/berth-project/berth/pkg/crd/rules/v1alpha1"
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/lineage"
-	"github.com/berth-project/berth/pkg/webhook/certificate"
 )
 
 // CertificateSource says where the certificate comes from.
@@ -61,6 +61,8 @@ type Options struct {
 	IgnoreUnitedDeployments bool
 	// Budgets is true if PodUnavailableBudgets are served.
 	Budgets bool
+	// SpreadRules is true if SpreadRules and ClusterSpreadRules are served. The API server must have both kinds.
+	SpreadRules bool
 	// SidecarSets is true if the webhooks of SidecarSets are installed, and served by SetupSidecars.
 	SidecarSets bool
 	// NodeAutoscaler knows whether there is a node autoscaler. Nil means that there is none.
@@ -103,8 +105,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	if err := mgr.Add(&migration{mgr.GetAPIReader(), mgr.GetClient(), map[string]int64{}}); err != nil {
 		return fmt.Errorf("adding the migration of stored objects: %w", err)
 	}
+	var byRule *lineage.Rules
+	if opts.SpreadRules {
+		byRule = &lineage.Rules{Reader: mgr.GetCache()}
+		owners.Rules = byRule
+	}
 	spreads := &uses{
-		configuration: endpoint.PodConfiguration, webhook: endpoint.PodWebhook, kind: &v1beta1.WorkloadSpreadList{}, example: &v1beta1.WorkloadSpread{}, objects: mgr.GetCache(),
+		configuration: endpoint.PodConfiguration, webhook: endpoint.PodWebhook, kind: &v1beta1.WorkloadSpreadList{}, example: &v1beta1.WorkloadSpread{}, objects: mgr.GetCache(), rules: byRule,
 		configurations: configurations, live: mgr.GetAPIReader(), writer: mgr.GetClient(), clock: clock.RealClock{},
 	}
 	if err := mgr.Add(spreads); err != nil {
@@ -113,12 +120,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	if opts.Budgets {
 		budgets := *spreads
 		budgets.configuration, budgets.webhook = endpoint.BudgetConfiguration, endpoint.EvictionWebhook
+		budgets.rules = nil
 		budgets.kind, budgets.example = &policyv1beta1.PodUnavailableBudgetList{}, &policyv1beta1.PodUnavailableBudget{}
 		if err := mgr.Add(&budgets); err != nil {
 			return fmt.Errorf("adding the namespaces with budgets: %w", err)
 		}
 	}
-	if err := fillCache(ctx, mgr); err != nil {
+	if err := fillCache(ctx, mgr, opts.SpreadRules); err != nil {
 		return err
 	}
 	early := &earlyBinding{owners: owners, bookings: newBookings(clock.RealClock{})}
@@ -146,6 +154,11 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	register(endpoint.UnitedDeployments, unitedReviews(mgr.GetScheme(), mgr.GetRESTMapper(), opts.IgnoreUnitedDeployments))
 	if opts.Members != nil {
 		register(endpoint.FederatedReplicaSets, admission.WithValidator(mgr.GetScheme(), federatedReviews(opts.Members)))
+	}
+	if opts.SpreadRules {
+		reviewed := &ruleValidator{reader: mgr.GetCache(), store: byRule, kinds: mgr.GetRESTMapper()}
+		register(endpoint.SpreadRules, admission.WithValidator(mgr.GetScheme(), reviewed.reviews()))
+		register(endpoint.ClusterSpreadRules, admission.WithValidator(mgr.GetScheme(), reviewed.clusterReviews()))
 	}
 	for _, handlers := range more {
 		if err := handlers(register); err != nil {
@@ -185,10 +198,13 @@ func newFront(mgr ctrl.Manager) (ctrl.Manager, error) {
 }
 
 // fillCache makes the cache watch what the webhooks read, from the start.
-func fillCache(ctx context.Context, mgr ctrl.Manager) error {
+func fillCache(ctx context.Context, mgr ctrl.Manager, spreadRules bool) error {
 	objects := []client.Object{&v1beta1.WorkloadSpread{}, &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}}
 	for _, kind := range workloads {
 		objects = append(objects, kind.NewObject())
+	}
+	if spreadRules {
+		objects = append(objects, &rulesv1alpha1.SpreadRule{}, &rulesv1alpha1.ClusterSpreadRule{}, newNamespace())
 	}
 	for _, object := range objects {
 		if _, err := mgr.GetCache().GetInformer(ctx, object); err != nil {
@@ -219,7 +235,7 @@ const lookInterval = 50 * time.Millisecond
 func (s *server) Start(ctx context.Context) error {
 	klog.FromContext(ctx).Info("Serving webhooks once there is a certificate", "dir", s.certDir)
 	err := wait.PollUntilContextCancel(ctx, lookInterval, true, func(context.Context) (bool, error) {
-		_, err := tls.LoadX509KeyPair(filepath.Join(s.certDir, certificate.File), filepath.Join(s.certDir, certificate.KeyFile))
+		_, err := tls.LoadX509KeyPair(filepath.Join(s.certDir, endpoint.CertificateFile), filepath.Join(s.certDir, endpoint.CertificateKeyFile))
 		return err == nil, nil
 	})
 	if err != nil {

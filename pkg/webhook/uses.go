@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -19,7 +20,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/berth-project/berth/pkg/crd/rules/v1alpha1"
 	"github.com/berth-project/berth/pkg/endpoint"
+	"github.com/berth-project/berth/pkg/lineage"
 )
 
 const (
@@ -29,7 +32,7 @@ const (
 	includeTimeout = 2 * time.Second
 )
 
-// uses narrows a mutating webhook to the namespaces that have objects of a kind. Without that, the API server would call Berth about the pods and evictions of all namespaces.
+// uses narrows a mutating webhook to the namespaces that have objects of a kind, or in which a rule may make one. Without that, the API server would call Berth about the pods and evictions of all namespaces.
 //
 // A namespace is added when the webhook of the first object admits it, before the API server stores the object: its pods may follow at once. The leader adds what was created
 // while no webhook answered, and removes namespaces without an object.
@@ -39,6 +42,8 @@ type uses struct {
 	kind    client.ObjectList
 	example client.Object
 	objects cache.Cache
+	// rules apply in namespaces that need no object yet. Nil means none.
+	rules *lineage.Rules
 	// configurations is a cache of webhook configurations, and live reads from the API server.
 	configurations cache.Cache
 	live           client.Reader
@@ -62,6 +67,20 @@ func (u *uses) Start(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	if u.rules != nil {
+		missing := func(client.Object) bool {
+			names, err := u.rules.Namespaces(ctx)
+			return err != nil || slices.ContainsFunc(names, func(name string) bool { return !u.includes(ctx, name) })
+		}
+		isMissing := func(namespace client.Object) bool {
+			applies, err := u.rules.Apply(ctx, namespace.GetName())
+			return err != nil || applies && !u.includes(ctx, namespace.GetName())
+		}
+		if err := errors.Join(changed.on(ctx, u.objects, &v1alpha1.SpreadRule{}, missing), changed.on(ctx, u.objects, &v1alpha1.ClusterSpreadRule{}, missing),
+			changed.on(ctx, u.objects, newNamespace(), isMissing)); err != nil {
+			return err
+		}
+	}
 	repeat(ctx, u.clock, changed, keepInterval, "Writing for which namespaces webhook "+u.webhook+" is called", u.keep)
 	return nil
 }
@@ -78,6 +97,13 @@ func (u *uses) keep(ctx context.Context) error {
 		return nil
 	}); err != nil {
 		return err
+	}
+	if u.rules != nil {
+		names, err := u.rules.Namespaces(ctx)
+		if err != nil {
+			return err
+		}
+		used.Insert(names...)
 	}
 	now, unused := u.clock.Now(), map[string]time.Time{}
 	return u.write(ctx, func(names []string, _ bool) ([]string, bool) {

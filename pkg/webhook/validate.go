@@ -165,12 +165,12 @@ func samePatch(old *v1beta1.WorkloadSpread, spec *v1beta1.Subset) bool {
 	})
 }
 
-// conflictingSpread is the spread that divides the same workload instead of this one, or nil.
+// conflictingSpread is the spread that divides the same workload instead of this one, or nil. One that a rule has made gives way.
 func conflictingSpread(spread *v1beta1.WorkloadSpread, all []v1beta1.WorkloadSpread) *v1beta1.WorkloadSpread {
 	var winner *v1beta1.WorkloadSpread
 	for i := range all {
 		other := &all[i]
-		if other.Name == spread.Name || !sameTarget(other, spread) {
+		if other.Name == spread.Name || !sameTarget(other, spread) || workload.MadeByRule(other) && !workload.MadeByRule(spread) {
 			continue
 		}
 		if winner == nil || workload.Wins(other, winner) {

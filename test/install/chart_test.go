@@ -17,7 +17,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/berth-project/berth/pkg/version"
+	"github.com/berth-project/berth/internal/version"
 	"github.com/berth-project/berth/test/harness"
 )
 
@@ -121,6 +121,7 @@ func TestTheChartIsTheManifests(t *testing.T) {
 		"with certificates of cert-manager":      {"resources: [manifests]\ncomponents: [manifests/webhook/cert-manager]", "certificates.source=cert-manager"},
 		"with metrics, alerts and the dashboard": {"resources: [manifests, manifests/observe]", "observe.podMonitor=true,observe.rules=true,observe.dashboard=true"},
 		"with SidecarSets":                       {"resources: [manifests]\ncomponents: [manifests/sidecar]", "sidecarSets.enabled=true"},
+		"with rules":                             {"resources: [manifests]\ncomponents: [manifests/rules]", "spreadRules.enabled=true"},
 		"with the hub of a federation":           {"resources: [manifests]\ncomponents: [manifests/federation/hub]", "federation.enabled=true"},
 		"with images from elsewhere": {"resources: [manifests]\nimages:\n" +
 			"- {name: ghcr.io/berth-project/berth-scheduler, newName: registry.example.com/berth-scheduler, newTag: v1}\n" +

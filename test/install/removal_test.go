@@ -108,7 +108,7 @@ spec:
 // TestInstallWithKustomize and TestInstallWithHelm remove all parts at once, and the definitions.
 func TestRemovalWithBerthDead(t *testing.T) {
 	t.Parallel()
-	optional := []string{"sidecar", "federation/hub"}
+	optional := []string{"sidecar", "rules", "federation/hub"}
 	for _, rounds := range [][]string{{beforeAll, "budget", "webhook"}, {"united", "controller", "scheduler"}} {
 		t.Run("rounds from "+rounds[0], func(t *testing.T) {
 			t.Parallel()
@@ -191,7 +191,7 @@ var definitions = func() []string {
 // partsOf returns the parts in the order in which docs/install.md deletes them.
 func partsOf(t *testing.T) []string {
 	t.Helper()
-	for _, line := range []string{"kubectl delete --ignore-not-found -k berth/manifests/$part", "write `sidecar` and `federation/hub` before the other parts"} {
+	for _, line := range []string{"kubectl delete --ignore-not-found -k berth/manifests/$part", "write `sidecar`, `rules` and `federation/hub` before the other parts"} {
 		if !strings.Contains(guide(t), line) {
 			t.Errorf("docs/install.md does not say %q", line)
 		}

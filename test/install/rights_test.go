@@ -138,7 +138,7 @@ func expectNothingForbidden(t *testing.T, auditLog string) {
 // optional are the objects of components that are off by default, as sandboxes have them.
 func optional(t *testing.T) (all []*unstructured.Unstructured) {
 	t.Helper()
-	for _, manifest := range slices.Concat(manifests.Sidecars(), manifests.FederationHub()) {
+	for _, manifest := range slices.Concat(manifests.Sidecars(), manifests.Rules(), manifests.FederationHub()) {
 		objects, err := harness.Documents(string(manifest))
 		if err != nil {
 			t.Fatal(err)

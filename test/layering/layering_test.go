@@ -13,9 +13,10 @@ const module = "github.com/berth-project/berth/"
 // forbidden maps each package to prefixes of packages that it must not depend on, directly or indirectly, and to the reasons.
 var forbidden = map[string]map[string]string{
 	"pkg/...": {
-		module + "cmd":      "imports point from cmd to pkg",
-		module + "internal": "only cmd and tests start a control plane",
-		module + "test":     "builders and checks are for tests",
+		module + "cmd":               "imports point from cmd to pkg",
+		module + "internal/sandbox":  "only cmd and tests start a control plane",
+		module + "internal/scenario": "only cmd and tests start a control plane",
+		module + "test":              "builders and checks are for tests",
 	},
 	"cmd/...": {
 		module + "test": "builders and checks are for tests",

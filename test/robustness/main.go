@@ -98,6 +98,8 @@ var suites = map[string][]suite{
 	"pkg/controller/apply":      {{examples, []string{"./pkg/controller/apply", "./pkg/controller/federation", "./pkg/controller/united"}}},
 	"pkg/controller/spread":     {{examples, []string{"./pkg/controller/spread"}}},
 	"pkg/controller/budget":     {{examples, []string{"./pkg/controller/budget"}}},
+	"pkg/controller/rule":       {{examples, []string{"./pkg/controller/rule"}}},
+	"pkg/workload":              {{examples, []string{"./pkg/workload"}}},
 	"pkg/lineage":               {{examples, []string{"./pkg/lineage"}}},
 	"pkg/controller/frame":      {{examples, []string{"./pkg/controller/frame", "./pkg/controller/budget"}}},
 	"pkg/controller/federation": {{examples, []string{"./pkg/controller/federation"}}},

@@ -102,9 +102,9 @@ spec:
 {{- end }}
 {{- end }}
 
-{{/* "true" if something creates workloads. */}}
+{{/* "true" if something creates workloads or spreads. */}}
 {{- define "berth.united" -}}
-{{- if or .Values.unitedDeployments.enabled .Values.federation.enabled }}true{{ end -}}
+{{- if or .Values.unitedDeployments.enabled .Values.federation.enabled .Values.spreadRules.enabled }}true{{ end -}}
 {{- end }}
 
 {{/* "true" if the controller serves webhooks. */}}

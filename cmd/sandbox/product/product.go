@@ -19,7 +19,6 @@ import (
 	"github.com/berth-project/berth/manifests"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
-	"github.com/berth-project/berth/pkg/webhook/certificate"
 )
 
 // Names of the components.
@@ -52,6 +51,8 @@ type Options struct {
 	Federation bool
 	// SidecarSets serves SidecarSets.
 	SidecarSets bool
+	// SpreadRules serves SpreadRules and ClusterSpreadRules.
+	SpreadRules bool
 }
 
 // Compose returns the config with Berth's manifests before, and its components after, those that it has already. A
@@ -80,6 +81,9 @@ func Compose(config sandbox.Config, options Options) (sandbox.Config, error) {
 	}
 	if options.SidecarSets {
 		install = append(install, manifests.Sidecars()...)
+	}
+	if options.SpreadRules {
+		install = append(install, manifests.Rules()...)
 	}
 	config.Manifests = slices.Concat(install, [][]byte{pageManifest}, config.Manifests)
 	config.Components = slices.Clone(config.Components)
@@ -178,6 +182,7 @@ func controller(replicas int, options Options) sandbox.Component {
 				"--compatibility=" + string(options.Compatibility),
 				fmt.Sprintf("--federation=%t", options.Federation),
 				fmt.Sprintf("--sidecar-sets=%t", options.SidecarSets),
+				fmt.Sprintf("--spread-rules=%t", options.SpreadRules),
 				"--webhook-host=127.0.0.1",
 				fmt.Sprintf("--webhook-port=%d", in.Port(webhookPort)),
 				"--cert-dir=" + filepath.Join(in.Dir, "webhook-certs"),
@@ -193,7 +198,7 @@ func controller(replicas int, options Options) sandbox.Component {
 			}
 			// The definitions have the authority from the start. If the controller added it, the API server would end
 			// all watches of spreads and budgets then, and for about a second nobody would see new ones.
-			secret, err := certificate.New(time.Now(), sandboxCertificate)
+			secret, err := endpoint.NewCertificate(time.Now(), sandboxCertificate)
 			if err != nil {
 				return nil, err
 			}
@@ -201,7 +206,7 @@ func controller(replicas int, options Options) sandbox.Component {
 			if err != nil {
 				return nil, err
 			}
-			definitions, err := DefinitionsAt(fmt.Sprintf("https://localhost:%d%s", in.Port(webhookPort), endpoint.Conversion), secret.Data[certificate.CAFile])
+			definitions, err := DefinitionsAt(fmt.Sprintf("https://localhost:%d%s", in.Port(webhookPort), endpoint.Conversion), secret.Data[endpoint.AuthorityFile])
 			return slices.Concat(definitions, configurations, [][]byte{content}), err
 		},
 		Ready: func(in sandbox.Instance) string { return "http://" + in.Address(healthPort) + "/readyz" },
@@ -225,6 +230,7 @@ func united(replicas int, options Options) sandbox.Component {
 				fmt.Sprintf("--leader-elect=%t", replicas > 1),
 				"--shutdown-delay=0",
 				fmt.Sprintf("--federation=%t", options.Federation),
+				fmt.Sprintf("--spread-rules=%t", options.SpreadRules),
 			}, nil
 		},
 		Ready: func(in sandbox.Instance) string { return "http://" + in.Address(healthPort) + "/readyz" },

@@ -109,6 +109,8 @@ func TestTheWebhooksAreAskedOnThisMachine(t *testing.T) {
 		map[string]any{"url": "https://localhost:12345"},
 		map[string]any{"url": "https://localhost:12345"},
 		map[string]any{"url": "https://localhost:12345"},
+		map[string]any{"url": "https://localhost:12345"},
+		map[string]any{"url": "https://localhost:12345"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("clientConfigs (-want +got):\n%s", diff)

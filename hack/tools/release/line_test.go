@@ -12,20 +12,20 @@ import (
 	"testing"
 )
 
-// TestLinesAreThoseOfTheProduct: pkg/version lists them too. It says to users which line they need, and belongs to another module.
+// TestLinesAreThoseOfTheProduct: internal/version lists them too. It says to users which line they need, and belongs to another module.
 func TestLinesAreThoseOfTheProduct(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
-	source, err := os.ReadFile(filepath.Join(root, "pkg", "version", "version.go"))
+	source, err := os.ReadFile(filepath.Join(root, "internal", "version", "version.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	list := regexp.MustCompile(`(?m)^var Lines = \[\]string\{(.*)\}$`).FindSubmatch(source)
 	if list == nil {
-		t.Fatal("pkg/version has no Lines")
+		t.Fatal("internal/version has no Lines")
 	}
 	want := strings.Split(strings.ReplaceAll(string(list[1]), `"`, ""), ", ")
 	if got := slices.Sorted(maps.Keys(lines)); !slices.Equal(got, want) {
-		t.Errorf("releases have the lines %v, pkg/version has %v", got, want)
+		t.Errorf("releases have the lines %v, internal/version has %v", got, want)
 	}
 	for name, l := range lines {
 		minor, err := strconv.Atoi(strings.TrimPrefix(name, "1."))

@@ -125,7 +125,7 @@ func unique(lists ...[]platform) []platform {
 
 // goBuild builds commands into the directory "of" below dir. Paths, the state of the repository and the environment of this machine do not get into them.
 func (r *release) goBuild(ctx context.Context, on platform, dir string, commands []string, flags ...string) error {
-	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X github.com/berth-project/berth/pkg/version.release=" + r.version,
+	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X github.com/berth-project/berth/internal/version.release=" + r.version,
 		"-o", filepath.Join(dir, "of") + string(filepath.Separator)}, flags...)
 	for _, command := range commands {
 		args = append(args, "./cmd/"+command)

@@ -17,8 +17,8 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/berth-project/berth/internal/version"
 	"github.com/berth-project/berth/pkg/crd/versions"
-	"github.com/berth-project/berth/pkg/version"
 )
 
 // NewRoot returns a command without subcommands, and the flags that it shares with every subcommand. Its users start it

@@ -20,6 +20,7 @@ import (
 	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	oldpolicy "github.com/berth-project/berth/pkg/crd/policy/v1alpha1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	rulesv1alpha1 "github.com/berth-project/berth/pkg/crd/rules/v1alpha1"
 	oldsidecar "github.com/berth-project/berth/pkg/crd/sidecar/v1alpha1"
 	sidecarv1beta1 "github.com/berth-project/berth/pkg/crd/sidecar/v1beta1"
 	oldunited "github.com/berth-project/berth/pkg/crd/united/v1alpha1"
@@ -114,10 +115,10 @@ func AddToScheme(scheme *runtime.Scheme) error {
 }
 
 // AddStored registers the types of all kinds in the version that the API server stores, for programs that read and
-// write objects in a cluster. FederatedReplicaSet has one version.
+// write objects in a cluster. FederatedReplicaSet and the rules have one version.
 func AddStored(scheme *runtime.Scheme) error {
 	return errors.Join(v1beta1.AddToScheme(scheme), policyv1beta1.AddToScheme(scheme), unitedv1beta1.AddToScheme(scheme), sidecarv1beta1.AddToScheme(scheme),
-		federationv1alpha1.AddToScheme(scheme))
+		federationv1alpha1.AddToScheme(scheme), rulesv1alpha1.AddToScheme(scheme))
 }
 
 var types = func() *runtime.Scheme {

@@ -37,6 +37,13 @@ const (
 	// CompatibilityAnnotation on a spread is the Compatibility of this spread. Without it, that of the installation counts.
 	CompatibilityAnnotation = "berth.dev/compatibility"
 
+	// RuleLabel and ClusterRuleLabel on a spread are the name of the SpreadRule or the ClusterSpreadRule that has made it. Any other spread of the workload wins.
+	RuleLabel        = "berth.dev/spread-rule"
+	ClusterRuleLabel = "berth.dev/cluster-spread-rule"
+
+	// AwaitsAnnotation on a pod names the spread that a rule makes for its workload. Admission writes it if the spread was not there yet. The scheduler waits for the spread for some time.
+	AwaitsAnnotation = "berth.dev/awaits-spread"
+
 	// PodDeletionCostAnnotation is read by the ReplicaSet controller: it deletes pods with a lower cost first.
 	PodDeletionCostAnnotation = "controller.kubernetes.io/pod-deletion-cost"
 

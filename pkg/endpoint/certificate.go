@@ -1,6 +1,4 @@
-// Package certificate describes the certificate of Berth's webhooks: its Secret, its names, and who makes it. The controller has a rotator renew it. A
-// sandbox makes one before the controller starts. Begin reading at Rotator.
-package certificate
+package endpoint
 
 import (
 	"crypto/x509"
@@ -11,48 +9,46 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/berth-project/berth/pkg/endpoint"
 )
 
 // Names in manifests/webhook.
 const (
 	Namespace  = "berth-system"
 	secretName = "berth-webhook-cert"
-	// Service has the replicas that are ready, and endpoint.ConversionService all that convert.
+	// Service has the replicas that are ready, and ConversionService all that convert.
 	Service = "berth-webhook"
 )
 
 // Keys of the Secret, and files in the certificate directory.
 const (
-	File    = "tls.crt"
-	KeyFile = "tls.key"
-	CAFile  = "ca.crt"
-	caKey   = "ca.key"
+	CertificateFile    = "tls.crt"
+	CertificateKeyFile = "tls.key"
+	AuthorityFile      = "ca.crt"
+	caKey              = "ca.key"
 )
 
-// Secret that holds the certificate.
-var Secret = types.NamespacedName{Namespace: Namespace, Name: secretName}
+// CertificateSecret holds the certificate.
+var CertificateSecret = types.NamespacedName{Namespace: Namespace, Name: secretName}
 
-// Rotator creates and renews the certificate. The caller says which webhooks get the CA.
-func Rotator() *rotator.CertRotator {
+// CertificateRotator creates and renews the certificate of the webhooks. The controller runs it. A sandbox makes a certificate before the controller starts. The caller says which webhooks get the CA.
+func CertificateRotator() *rotator.CertRotator {
 	return &rotator.CertRotator{
-		SecretKey:      Secret,
-		CertName:       File,
-		KeyName:        KeyFile,
+		SecretKey:      CertificateSecret,
+		CertName:       CertificateFile,
+		KeyName:        CertificateKeyFile,
 		CAName:         "berth-webhook-ca",
 		CAOrganization: "berth",
 		// The rotator replaces a certificate without the first name. Certificates of Berth before v1beta1 do not have it.
-		DNSName:       fmt.Sprintf("%s.%s.svc", endpoint.ConversionService, Namespace),
+		DNSName:       fmt.Sprintf("%s.%s.svc", ConversionService, Namespace),
 		ExtraDNSNames: []string{fmt.Sprintf("%s.%s.svc", Service, Namespace), "localhost"}, // a sandbox has no Services
 		ExtKeyUsages:  &[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		FieldOwner:    "berth-controller",
 	}
 }
 
-// New makes a Secret with a certificate that the rotator leaves as it is for this long. It needs the rotator's 90 days more.
-func New(now time.Time, valid time.Duration) (*corev1.Secret, error) {
-	r, begin, end := Rotator(), now.Add(-time.Hour), now.Add(valid+90*24*time.Hour)
+// NewCertificate makes a Secret with a certificate that the rotator leaves as it is for this long. It needs the rotator's 90 days more.
+func NewCertificate(now time.Time, valid time.Duration) (*corev1.Secret, error) {
+	r, begin, end := CertificateRotator(), now.Add(-time.Hour), now.Add(valid+90*24*time.Hour)
 	authority, err := r.CreateCACert(begin, end)
 	if err != nil {
 		return nil, fmt.Errorf("making the authority of the webhooks: %w", err)
@@ -65,6 +61,6 @@ func New(now time.Time, valid time.Duration) (*corev1.Secret, error) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: secretName},
 		Type:       corev1.SecretTypeOpaque,
-		Data:       map[string][]byte{CAFile: authority.CertPEM, caKey: authority.KeyPEM, File: certificate, KeyFile: key},
+		Data:       map[string][]byte{AuthorityFile: authority.CertPEM, caKey: authority.KeyPEM, CertificateFile: certificate, CertificateKeyFile: key},
 	}, nil
 }
