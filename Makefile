@@ -181,6 +181,7 @@ api-reference: $(BIN)/crd-ref-docs ## minutes | Write docs/api from the code: fi
 	$(CRD_REF_DOCS) --source-path=./pkg/crd/sidecar/v1beta1 --output-path=docs/api/sidecarset.md
 	$(CRD_REF_DOCS) --source-path=./pkg/crd/federation/v1alpha1 --output-path=docs/api/federatedreplicaset.md
 	$(CRD_REF_DOCS) --source-path=./pkg/crd/rules/v1alpha1 --output-path=docs/api/spreadrule.md
+	sed -i 's/(#\(targetfilter\|schedulestrategy\))/(workloadspread.md#\1)/; s/ Subset array / [Subset](workloadspread.md#subset) array /' docs/api/spreadrule.md
 	cd hack/tools/apiref && $(GO) run ./arguments $(CURDIR) > $(CURDIR)/docs/api/arguments.md
 	cd hack/tools/apiref && $(GO) run ./metrics $(CURDIR) > $(CURDIR)/docs/api/metrics.md
 	$(GO) test -count=1 -run=TestFlagsAreOnTheirPage $(addprefix ./cmd/,scheduler controller descheduler kubectl-berth sandbox) -args -update
@@ -451,7 +452,7 @@ test-compatibility: tools build ## 10 min | Run the storms, take-overs and spoil
 .PHONY: test-rights
 test-rights: tools build $(BIN)/helm $(BIN)/release ## half an hour | Find out from audit logs which rights of Berth's roles the tests use, and write it into test/install/rights.txt.
 	rm -rf $(AUDIT_DIR) && mkdir -p $(AUDIT_DIR)
-	BERTH_AUDIT_DIR=$(AUDIT_DIR) $(GO) test -count=1 -timeout=20m $(addprefix ./test/,install integration descheduler faults sidecar federation) -skip TestEveryRightHasAUse
+	BERTH_AUDIT_DIR=$(AUDIT_DIR) $(GO) test -count=1 -timeout=20m $(addprefix ./test/,install integration descheduler faults sidecar federation rules) -skip TestEveryRightHasAUse
 	BERTH_AUDIT_DIR=$(AUDIT_DIR) $(GO) test -count=1 -timeout=10m ./test/budget -slack=4
 	$(GO) test -count=1 ./test/install -run TestEveryRightHasAUse -audit-logs=$(AUDIT_DIR) -update
 
