@@ -81,7 +81,17 @@ func compileRule(of metav1.Object, spec *v1alpha1.SpreadRuleSpec, namespaces lab
 	return r, nil
 }
 
+// maxSelector is how many keys and values a selector of a rule may have. Each new pod of a namespace may be compared with all of its rules.
+const maxSelector = 100
+
 func compileSelector(of *metav1.LabelSelector, path *field.Path) (labels.Selector, field.ErrorList) {
+	size := 2 * len(of.MatchLabels)
+	for i := range of.MatchExpressions {
+		size += 1 + len(of.MatchExpressions[i].Values)
+	}
+	if size > maxSelector {
+		return nil, field.ErrorList{field.TooMany(path, size, maxSelector)}
+	}
 	selector, err := metav1.LabelSelectorAsSelector(of)
 	if err != nil {
 		return nil, field.ErrorList{field.Invalid(path, metav1.FormatLabelSelector(of), err.Error())}

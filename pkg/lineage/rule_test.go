@@ -49,6 +49,7 @@ func TestCompileSaysWhatIsWrong(t *testing.T) {
 		"no kind":               {"kind: Deployment", `kind: ""`, "spec.target.kind"},
 		"a kind without spread": {"kind: Deployment", "kind: DaemonSet", "spec.target.kind"},
 		"a UnitedDeployment":    {"apiVersion: apps/v1, kind: Deployment", "apiVersion: apps.kruise.io/v1beta1, kind: UnitedDeployment", "spec.target.kind"},
+		"a large selector":      {"matchLabels: {tier: web}", "matchExpressions: [{key: tier, operator: In, values: [" + strings.TrimSuffix(strings.Repeat("a, ", maxSelector), ", ") + "]}]", "spec.target.selector"},
 		"a long name":           {"name: web}", "name: " + strings.Repeat("w", 64) + "}", "metadata.name"},
 	} {
 		t.Run(name, func(t *testing.T) {

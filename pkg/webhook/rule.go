@@ -3,6 +3,7 @@ package webhook
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -48,12 +49,24 @@ func (v *ruleValidator) clusterReviews() endpoint.Validator[*v1alpha1.ClusterSpr
 	}
 }
 
+// maxRules is how many SpreadRules a namespace may have. A new pod may be compared with all of them.
+const maxRules = 50
+
 // validate refuses a rule that picks a workload which another rule of the same scope picks already. Only workloads of built-in kinds are in the cache; for others the status of both says it.
 func (v *ruleValidator) validate(ctx context.Context, rule *lineage.Rule, errs field.ErrorList) (warnings []string, _ field.ErrorList, _ error) {
 	if rule == nil {
 		return nil, errs, nil
 	}
 	path := field.NewPath("spec", "target")
+	if rule.Namespace != "" {
+		var others v1alpha1.SpreadRuleList
+		if err := v.reader.List(ctx, &others, client.InNamespace(rule.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+			return nil, nil, fmt.Errorf("listing SpreadRules: %w", err)
+		}
+		if len(others.Items) >= maxRules && !slices.ContainsFunc(others.Items, func(o v1alpha1.SpreadRule) bool { return o.Name == rule.Name }) {
+			return nil, field.ErrorList{field.Forbidden(field.NewPath("metadata", "namespace"), fmt.Sprintf("namespace %s has %d SpreadRules, and at most %d are allowed: let a rule pick more workloads", rule.Namespace, len(others.Items), maxRules))}, nil
+		}
+	}
 	typed, watched := workloads[rule.Kind]
 	if !watched {
 		if _, err := v.kinds.RESTMapping(rule.Kind); meta.IsNoMatchError(err) {

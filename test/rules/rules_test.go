@@ -269,6 +269,9 @@ spec:
 `, name))
 	apply(t, ns, deployment("web", "web", 3))
 	expectEvent(t, ns, "Deployment", "web", v1alpha1.ReasonNameTaken)
+	// The patch of the rule would change the label by which this one selects its pods.
+	apply(t, ns, strings.ReplaceAll(deployment("refused", "web", 2), "app: refused", `cheap: "no"`))
+	expectEvent(t, ns, "Deployment", "refused", v1alpha1.ReasonSpreadRefused)
 	status, err := statusOf(t.Context(), ns, "web")
 	if err != nil {
 		t.Fatal(err)
@@ -277,7 +280,7 @@ spec:
 	for _, problem := range status.Problems {
 		said = append(said, problem.Name+" "+string(problem.Reason))
 	}
-	if want := "[web NameTaken one PercentageOfOnePod]"; fmt.Sprint(said) != want {
+	if want := "[web NameTaken one PercentageOfOnePod refused SpreadRefused]"; fmt.Sprint(said) != want {
 		t.Errorf("problems %v, want %s", said, want)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -59,6 +60,12 @@ func (m *maker) Reconcile(ctx context.Context, request reconcile.Request) (recon
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	m.refused.Range(func(key, _ any) bool {
+		if of := key.(types.NamespacedName); of.Namespace == request.Namespace && wanted[of.Name] == nil {
+			m.refused.Delete(of)
+		}
+		return true
+	})
 	retry, err := m.write(ctx, before, wanted, unread)
 	if len(unread) > 0 && (retry == 0 || lineage.RetryInterval < retry) {
 		retry = lineage.RetryInterval
@@ -134,7 +141,7 @@ func (w *world) workloads(ctx context.Context, namespace string, kind schema.Gro
 	})
 }
 
-// write makes the spreads as they are wanted. retry is when one may be changed again, or 0.
+// write makes the spreads as they are wanted. retry is when to try again, or 0.
 func (m *maker) write(ctx context.Context, before, wanted map[string]*v1beta1.WorkloadSpread, unread sets.Set[schema.GroupKind]) (retry time.Duration, _ error) {
 	var group errgroup.Group
 	group.SetLimit(writes)
@@ -142,10 +149,19 @@ func (m *maker) write(ctx context.Context, before, wanted map[string]*v1beta1.Wo
 	var errs []error
 	do := func(what string, spread *v1beta1.WorkloadSpread, request func() error) {
 		group.Go(func() error {
-			// If somebody was faster, an event follows.
-			if err := request(); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) {
-				mu.Lock()
-				defer mu.Unlock()
+			err := request()
+			if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) {
+				err = nil // somebody was faster, and an event follows
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			switch key := client.ObjectKeyFromObject(spread); {
+			case err == nil:
+				m.refused.Delete(key)
+			case frame.IsRefused(err): // the report says it, and a change of the workload or of the rule may end it
+				m.refused.Store(key, err.Error())
+				retry = max(retry, lineage.RetryInterval)
+			default:
 				errs = append(errs, fmt.Errorf("%s WorkloadSpread %s/%s: %w", what, spread.Namespace, spread.Name, err))
 			}
 			return nil
@@ -158,7 +174,9 @@ func (m *maker) write(ctx context.Context, before, wanted map[string]*v1beta1.Wo
 			do("creating", now, func() error { return m.client.Create(ctx, now, manager) })
 		case !same(was, now):
 			if wait := m.pace.Wait(key, m.clock.Now()); wait > 0 {
+				mu.Lock()
 				retry = max(retry, wait)
+				mu.Unlock()
 				continue
 			}
 			m.pace.Wrote(key, m.clock.Now())
@@ -178,7 +196,8 @@ func (m *maker) write(ctx context.Context, before, wanted map[string]*v1beta1.Wo
 			return m.client.Delete(ctx, was.DeepCopy(), client.Preconditions{UID: &was.UID})
 		})
 	}
-	return retry, errors.Join(append(errs, group.Wait())...)
+	_ = group.Wait() // no function returns an error
+	return retry, errors.Join(errs...)
 }
 
 // ofInvalidRule is true if the rule that has made a spread exists and is invalid. Then its spreads stay as they are until somebody has corrected it.

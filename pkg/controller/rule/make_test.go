@@ -2,6 +2,7 @@ package rule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,6 +23,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-project/berth/pkg/controller/frame"
@@ -221,6 +224,44 @@ func TestTheMakerDoesNotFight(t *testing.T) {
 	c.clock.Step(time.Second)
 	c.reconcile()
 	c.expect("web: 30%")
+}
+
+// TestARefusedSpread keeps no other workload waiting, is tried again, and is said at the rule.
+func TestARefusedSpread(t *testing.T) {
+	c := newCluster(t)
+	c.create(ruleFor(t, "web", deployments, "30%"), deployment("web"), deployment("api"))
+	refusing := true
+	c.maker.client = interceptor.NewClient(c.Client.(client.WithWatch), interceptor.Funcs{Create: func(ctx context.Context, to client.WithWatch, object client.Object, opts ...client.CreateOption) error {
+		if refusing && object.(*v1beta1.WorkloadSpread).Spec.TargetReference.Name == "web" {
+			return apierrors.NewForbidden(v1beta1.Resource.GroupResource(), object.GetName(), errors.New("the patch does not fit"))
+		}
+		return to.Create(ctx, object, opts...)
+	}})
+	if again := c.reconcile(); again != lineage.RetryInterval {
+		t.Errorf("looks again after %s", again)
+	}
+	c.expect("api: 30%")
+	why := func() string {
+		rule := mustRead(c, ruleFor(t, "web", deployments, "30%"))
+		known, err := (&reporter{world: c.maker.world}).gather(t.Context(), rule)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, p := range known.problems {
+			all = append(all, fmt.Sprint(p.Name, " ", p.Reason))
+		}
+		return fmt.Sprint(all, " missing ", known.missing)
+	}
+	if got := why(); got != "[api PercentageOfOnePod web SpreadRefused] missing 1" {
+		t.Error(got)
+	}
+	refusing = false
+	c.reconcile()
+	c.expect("api: 30%", "web: 30%")
+	if got := why(); got != "[api PercentageOfOnePod web PercentageOfOnePod] missing 0" {
+		t.Error(got)
+	}
 }
 
 // TestAWorkloadThatIsMadeAgain gets the spread as its own: it would go with the one that is gone.

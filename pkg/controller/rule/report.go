@@ -52,8 +52,8 @@ type facts struct {
 	errs field.ErrorList
 	// unreadable says why workloads cannot be read.
 	unreadable *lineage.Unwatchable
-	// picked are the workloads that the rule picks, and others those of them that another spread or rule divides.
-	picked, others int
+	// picked are the workloads that the rule picks, others those of them that another spread or rule divides, and missing those that have no spread.
+	picked, others, missing int
 	// spreads are those that the rule has made.
 	spreads []*v1beta1.WorkloadSpread
 	// problems are sorted by the names of the workloads.
@@ -140,11 +140,20 @@ func (r *reporter) gather(ctx context.Context, object client.Object) (*facts, er
 			continue
 		}
 		verdict := lineage.PickRule(in, rule.Kind, w)
-		counts := verdict.Rule == rule
-		if !counts {
+		key := types.NamespacedName{Namespace: w.GetNamespace(), Name: lineage.SpreadName(rule.Kind, w.GetName())}
+		refused := ""
+		switch {
+		case verdict.Rule != rule:
 			known.others++
+		default:
+			if byName[key] == nil {
+				known.missing++
+			}
+			if why, is := r.refused.Load(key); is {
+				refused = why.(string)
+			}
 		}
-		if problem := problemOf(rule, verdict, w, byName[types.NamespacedName{Namespace: w.GetNamespace(), Name: lineage.SpreadName(rule.Kind, w.GetName())}]); problem != nil {
+		if problem := problemOf(rule, verdict, w, byName[key], refused); problem != nil {
 			problem.Namespace, problem.Name = w.GetNamespace(), w.GetName()
 			known.problems = append(known.problems, *problem)
 		}
@@ -181,7 +190,7 @@ func (r *reporter) applying(ctx context.Context, namespace string) (func(string)
 }
 
 // problemOf says what is wrong with a workload that the rule picks and no spread of somebody divides. It is nil if nothing is.
-func problemOf(rule *lineage.Rule, verdict lineage.Verdict, object client.Object, spread *v1beta1.WorkloadSpread) *v1alpha1.Problem {
+func problemOf(rule *lineage.Rule, verdict lineage.Verdict, object client.Object, spread *v1beta1.WorkloadSpread, refused string) *v1alpha1.Problem {
 	problem := func(reason v1alpha1.Reason, format string, values ...any) *v1alpha1.Problem {
 		return &v1alpha1.Problem{Reason: reason, Message: frame.AtMost(longestMessage, fmt.Sprintf(format, values...))}
 	}
@@ -197,6 +206,9 @@ func problemOf(rule *lineage.Rule, verdict lineage.Verdict, object client.Object
 	}
 	if spread != nil && !workload.MadeByRule(spread) {
 		return problem(v1alpha1.ReasonNameTaken, "WorkloadSpread %s of another workload has the name of the one that the rule would make; give that one another name", spread.Name)
+	}
+	if refused != "" {
+		return problem(v1alpha1.ReasonSpreadRefused, "its spread is refused: %s", refused)
 	}
 	if spread != nil {
 		if ready := meta.FindStatusCondition(spread.Status.Conditions, v1beta1.ConditionReady); ready != nil && ready.Status == metav1.ConditionFalse {
@@ -278,6 +290,9 @@ func whyUnreadable(problem *lineage.Unwatchable) string {
 func againAfter(known *facts, status *v1alpha1.RuleStatus, now time.Time) time.Duration {
 	if known.unreadable != nil {
 		return lineage.RetryInterval
+	}
+	if known.missing > 0 { // the API server may refuse it, of which no event tells
+		return frame.StatusInterval
 	}
 	picking := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionPicking)
 	if picking == nil || picking.Reason != string(v1alpha1.ReasonPicksNothing) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,6 +79,8 @@ type world struct {
 	client.Reader // the cache
 	kinds         *lineage.Kinds
 	store         *lineage.Rules
+	// refused says why the API server refuses a spread, of type types.NamespacedName to string. The maker writes it for the reporter.
+	refused sync.Map
 }
 
 // forNamespace asks the maker to look at a namespace.

@@ -199,6 +199,8 @@ const (
 	ReasonRulesConflict Reason = "RulesConflict"
 	// ReasonNameTaken: a WorkloadSpread that the rule did not make has the name of the one that it would make.
 	ReasonNameTaken Reason = "NameTaken"
+	// ReasonSpreadRefused: the API server, or a webhook, refuses the spread of a workload.
+	ReasonSpreadRefused Reason = "SpreadRefused"
 	// ReasonSpreadNotReady: the spread of a workload is not ready, and its own condition says why.
 	ReasonSpreadNotReady Reason = "SpreadNotReady"
 	// ReasonPercentageOfOnePod: the workload has one replica, and percentages put it into one subset.
