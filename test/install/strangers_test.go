@@ -116,7 +116,7 @@ func (c *cluster) ofWebhooks(t *testing.T, field string) []string {
 
 func ofBudgets(path string) bool {
 	handler := endpoint.HandlerOf(path)
-	return !slices.Contains([]string{endpoint.Pods, endpoint.RequiredPods, endpoint.Spreads, endpoint.UnitedDeployments, endpoint.FederatedReplicaSets, endpoint.Sidecars, endpoint.SidecarSets}, handler)
+	return !slices.Contains([]string{endpoint.Pods, endpoint.RequiredPods, endpoint.Spreads, endpoint.UnitedDeployments, endpoint.FederatedReplicaSets, endpoint.SpreadRules, endpoint.ClusterSpreadRules, endpoint.Sidecars, endpoint.SidecarSets}, handler)
 }
 
 // expectNewPaths waits until each webhook has a secret path, and those of budgets have a new one.
