@@ -16,19 +16,16 @@ func (l *Lineage) promised(ctx context.Context, namespace string, last *workload
 	if l.Rules == nil || last == nil {
 		return nil, nil, nil
 	}
-	if applies, err := l.Rules.Apply(ctx, namespace); !applies || err != nil {
-		return nil, nil, err
-	}
 	object, err := l.Read(ctx, namespace, *last)
 	if object == nil || err != nil {
 		return nil, nil, err
 	}
-	if spreads, err := l.SpreadsNaming(ctx, namespace, *last); len(spreads) > 0 || err != nil {
-		return nil, nil, err // one of them divides other pods of the workload
-	}
 	spread, err := l.Rules.SpreadOf(ctx, last.Kind, object)
 	if spread == nil || err != nil {
 		return nil, nil, err
+	}
+	if spreads, err := l.SpreadsNaming(ctx, namespace, *last); len(spreads) > 0 || err != nil {
+		return nil, nil, err // one of them divides other pods of the workload
 	}
 	found = Compile(subset.In(l.policies.installation, spread))
 	switch found.Promised = true; {

@@ -129,6 +129,14 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, opts 
 	if err := fillCache(ctx, mgr, opts.SpreadRules); err != nil {
 		return err
 	}
+	if opts.SpreadRules {
+		forget := func(rule metav1.Object) { byRule.Forget(rule.GetUID()) }
+		for _, kind := range []client.Object{&rulesv1alpha1.SpreadRule{}, &rulesv1alpha1.ClusterSpreadRule{}} {
+			if _, err := owners.Handle(ctx, mgr, kind, nil, forget); err != nil {
+				return err
+			}
+		}
+	}
 	early := &earlyBinding{owners: owners, bookings: newBookings(clock.RealClock{})}
 	booked, err := owners.Handle(ctx, mgr, &corev1.Pod{}, early.bookings.seen, early.bookings.gone)
 	if err != nil {
@@ -204,7 +212,7 @@ func fillCache(ctx context.Context, mgr ctrl.Manager, spreadRules bool) error {
 		objects = append(objects, kind.NewObject())
 	}
 	if spreadRules {
-		objects = append(objects, &rulesv1alpha1.SpreadRule{}, &rulesv1alpha1.ClusterSpreadRule{}, newNamespace())
+		objects = append(objects, &rulesv1alpha1.SpreadRule{}, &rulesv1alpha1.ClusterSpreadRule{}, lineage.NewNamespace())
 	}
 	for _, object := range objects {
 		if _, err := mgr.GetCache().GetInformer(ctx, object); err != nil {

@@ -49,7 +49,7 @@ func SetupSidecars(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineag
 	if s.synced, err = owners.Handle(ctx, mgr, &v1beta1.SidecarSet{}, s.seen, s.gone); err != nil {
 		return err
 	}
-	if _, err := mgr.GetCache().GetInformer(ctx, newNamespace()); err != nil {
+	if _, err := mgr.GetCache().GetInformer(ctx, lineage.NewNamespace()); err != nil {
 		return fmt.Errorf("watching namespaces: %w", err)
 	}
 	if err := mgr.AddReadyzCheck("sidecar-caches", onceTrue(s.ready)); err != nil {
@@ -58,10 +58,6 @@ func SetupSidecars(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineag
 	register(endpoint.Sidecars, &podReviews{answer: s.review, clock: clock.RealClock{}})
 	register(endpoint.SidecarSets, admission.WithValidator(mgr.GetScheme(), setReviews(s.policies)))
 	return nil
-}
-
-func newNamespace() *metav1.PartialObjectMetadata {
-	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
 }
 
 // sidecarSet is what the webhook knows about a valid SidecarSet.
@@ -240,7 +236,7 @@ func (s *sidecarAdmission) versionsFor(ctx context.Context, request *podRequest)
 			continue
 		}
 		if namespaceLabels == nil {
-			namespace := newNamespace()
+			namespace := lineage.NewNamespace()
 			if err := s.cached.Get(ctx, types.NamespacedName{Name: request.Namespace}, namespace); client.IgnoreNotFound(err) != nil {
 				return nil, nil, fmt.Errorf("reading namespace %s: %w", request.Namespace, err)
 			}

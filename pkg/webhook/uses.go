@@ -77,7 +77,7 @@ func (u *uses) Start(ctx context.Context) error {
 			return err != nil || applies && !u.includes(ctx, namespace.GetName())
 		}
 		if err := errors.Join(changed.on(ctx, u.objects, &v1alpha1.SpreadRule{}, missing), changed.on(ctx, u.objects, &v1alpha1.ClusterSpreadRule{}, missing),
-			changed.on(ctx, u.objects, newNamespace(), isMissing)); err != nil {
+			changed.on(ctx, u.objects, lineage.NewNamespace(), isMissing)); err != nil {
 			return err
 		}
 	}

@@ -67,8 +67,8 @@ func (m *maker) Reconcile(ctx context.Context, request reconcile.Request) (recon
 		return true
 	})
 	retry, err := m.write(ctx, before, wanted, unread)
-	if len(unread) > 0 && (retry == 0 || lineage.RetryInterval < retry) {
-		retry = lineage.RetryInterval
+	if len(unread) > 0 {
+		retry = sooner(retry, lineage.RetryInterval)
 	}
 	return reconcile.Result{RequeueAfter: retry}, err
 }
@@ -90,8 +90,7 @@ func (w *world) spreadsIn(ctx context.Context, namespace string) (made map[strin
 	return made, named, nil
 }
 
-// wanted are the spreads that the rules make in a namespace, by name. unread are the kinds of workloads that cannot be read now: their spreads stay as they are. An invalid rule is not among the rules, so
-// the kind of each is unread too.
+// wanted are the spreads that the rules make in a namespace, by name. unread are the kinds of workloads that cannot be read now: their spreads stay as they are.
 func (m *maker) wanted(ctx context.Context, namespace string, in []*lineage.Rule, named sets.Set[workload.Owner]) (_ map[string]*v1beta1.WorkloadSpread, unread sets.Set[schema.GroupKind], _ error) {
 	kinds, wanted := sets.New[schema.GroupKind](), map[string]*v1beta1.WorkloadSpread{}
 	for _, r := range in {
@@ -160,7 +159,7 @@ func (m *maker) write(ctx context.Context, before, wanted map[string]*v1beta1.Wo
 				m.refused.Delete(key)
 			case frame.IsRefused(err): // the report says it, and a change of the workload or of the rule may end it
 				m.refused.Store(key, err.Error())
-				retry = max(retry, lineage.RetryInterval)
+				retry = sooner(retry, lineage.RetryInterval)
 			default:
 				errs = append(errs, fmt.Errorf("%s WorkloadSpread %s/%s: %w", what, spread.Namespace, spread.Name, err))
 			}
@@ -175,7 +174,7 @@ func (m *maker) write(ctx context.Context, before, wanted map[string]*v1beta1.Wo
 		case !same(was, now):
 			if wait := m.pace.Wait(key, m.clock.Now()); wait > 0 {
 				mu.Lock()
-				retry = max(retry, wait)
+				retry = sooner(retry, wait)
 				mu.Unlock()
 				continue
 			}
@@ -198,6 +197,14 @@ func (m *maker) write(ctx context.Context, before, wanted map[string]*v1beta1.Wo
 	}
 	_ = group.Wait() // no function returns an error
 	return retry, errors.Join(errs...)
+}
+
+// sooner is the shorter of two waits, of which the first may be 0 for none.
+func sooner(wait, other time.Duration) time.Duration {
+	if wait == 0 {
+		return other
+	}
+	return min(wait, other)
 }
 
 // ofInvalidRule is true if the rule that has made a spread exists and is invalid. Then its spreads stay as they are until somebody has corrected it.

@@ -256,6 +256,21 @@ func TestARefusedSpread(t *testing.T) {
 	if got := why(); got != "[api PercentageOfOnePod web SpreadRefused] missing 1" {
 		t.Error(got)
 	}
+	// A spread that is to be written back in a second does not wait for the refused one.
+	var again time.Duration
+	for range 2 {
+		var list v1beta1.WorkloadSpreadList
+		if err := c.List(t.Context(), &list); err != nil {
+			t.Fatal(err)
+		}
+		list.Items[0].Spec.Subsets[0].MaxReplicas.StrVal = "90%"
+		c.update(&list.Items[0])
+		again = c.reconcile()
+	}
+	if again <= 0 || again > time.Second {
+		t.Errorf("looks again after %s, want at most a second", again)
+	}
+	c.clock.Step(time.Second)
 	refusing = false
 	c.reconcile()
 	c.expect("api: 30%", "web: 30%")

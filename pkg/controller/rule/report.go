@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/tools/events"
@@ -334,8 +335,7 @@ func targetOf(rule client.Object) v1alpha1.Target {
 
 // workload reads that of a problem. It is nil if it is gone.
 func (r *reporter) workload(ctx context.Context, target v1alpha1.Target, of v1alpha1.Problem) (client.Object, error) {
-	kind := workload.TargetOf(&v1beta1.WorkloadSpread{Spec: v1beta1.WorkloadSpreadSpec{TargetReference: v1beta1.TargetReference{APIVersion: target.APIVersion, Kind: target.Kind}}}).Kind
-	object := r.kinds.NewObject(kind)
+	object := r.kinds.NewObject(schema.FromAPIVersionAndKind(target.APIVersion, target.Kind).GroupKind())
 	if object == nil {
 		return nil, nil
 	}

@@ -113,6 +113,7 @@ func (w *world) everyRule(ctx context.Context, changed client.Object) sets.Set[r
 	all := w.rulesWith(ctx, "", func(*lineage.Rule) bool { return true })
 	switch changed.(type) {
 	case *v1alpha1.SpreadRule, *v1alpha1.ClusterSpreadRule: // also if it is invalid or gone
+		w.store.Forget(changed.GetUID())
 		all.Insert(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(changed)})
 	}
 	return all
