@@ -44,6 +44,7 @@ import (
 	"github.com/berth-project/berth/pkg/guard"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/members"
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/watches"
 	"github.com/berth-project/berth/pkg/webhook"
 )
@@ -60,6 +61,7 @@ type flags struct {
 	shutdownDelay           time.Duration
 	budgets                 bool
 	budgetExpiry            time.Duration
+	nodeNotices             podstate.Notices
 	// onlyWorkloads is true if the process creates workloads, and does nothing else.
 	onlyWorkloads bool
 	// tlsMinVersion and tlsCipherSuites limit what the servers of webhooks and metrics agree to. Empty means Go's
@@ -131,6 +133,8 @@ func (f *flags) addTo(set *flag.FlagSet) {
 	set.DurationVar(&f.budgetExpiry, "budget-expiry", budgetcontroller.DefaultExpiry,
 		"How long a PodUnavailableBudget counts an operation that it allowed, if the operation does not happen. At least "+guard.ShortestExpiry(requestTimeout).String()+
 			". If the API server's --request-timeout is above 1m, add the difference.")
+	f.nodeNotices = podstate.DefaultNotices()
+	set.Var(&f.nodeNotices, "node-notices", podstate.NoticesUsage+" Pods on such a node are replaced first, if their budget has replaceFirst.")
 	set.StringVar(&f.compatibility, "compatibility", "",
 		"kruise: WorkloadSpreads behave as OpenKruise's in everything that clients can observe, except those with another value in annotation "+
 			v1beta1.CompatibilityAnnotation+"; none or empty: only those with value kruise in the annotation do.")
@@ -302,7 +306,7 @@ func (f *flags) answerAndReport(ctx context.Context, mgr ctrl.Manager, watchedSe
 	}
 	var more []func(register func(path string, hook http.Handler)) error
 	if f.budgets {
-		if err := budgetcontroller.Setup(ctx, mgr, f.budgetExpiry); err != nil {
+		if err := budgetcontroller.Setup(mgr, f.budgetExpiry, f.nodeNotices); err != nil {
 			return err
 		}
 		more = append(more, func(register func(path string, hook http.Handler)) error {

@@ -51,6 +51,29 @@ func (p *Policy) replaces(d *Decision, r *Request) bool {
 	return true
 }
 
+// askAgain is how long a pod that was asked for gives way to others.
+const askAgain = 5 * time.Second
+
+// LeaveFirst are the pods to ask for next, because their nodes end, as many as can be replaced at a time. They take turns: something else may hold one of them. left
+// is true if more than these have to leave, or one of these may be refused.
+func (p *Policy) LeaveFirst(f Facts, pods []*corev1.Pod, ends func(node string) bool, now time.Time) (ask []*corev1.Pod, left bool) {
+	if p.ReplaceFirst == 0 {
+		return nil, false
+	}
+	recorded := recordedIn(f.Ledger)
+	for i, pod := range pods {
+		if f.Pods[i].State != Exempt && !recorded.Has(pod.UID) && !IsReplacing(f.Replacing, pod.UID) && IsReplaceable(pod) && podstate.IsActive(pod) && ends(pod.Spec.NodeName) {
+			ask = append(ask, pod)
+		}
+	}
+	left = len(ask) > 0
+	if n := len(ask); n > 0 {
+		turn := int(now.UnixNano()/int64(askAgain)) % n
+		ask = slices.Concat(ask[turn:], ask[:turn])[:min(n, max(p.ReplaceFirst-len(f.Replacing), 0))]
+	}
+	return ask, left
+}
+
 // IsReplacing is true if the pod is among those that are replaced first.
 func IsReplacing(all []v1beta1.ReplacedPod, uid types.UID) bool {
 	return slices.ContainsFunc(all, func(one v1beta1.ReplacedPod) bool { return one.UID == uid })

@@ -248,3 +248,55 @@ func TestTheNextStepOfAReplacement(t *testing.T) {
 		})
 	}
 }
+
+func TestPodsThatLeaveNodesThatEnd(t *testing.T) {
+	on := func(name, node string) *corev1.Pod {
+		pod := ofSet(name)
+		pod.Spec.NodeName = node
+		return pod
+	}
+	bare, terminates := on("bare", "ends"), on("terminates", "ends")
+	bare.OwnerReferences, terminates.DeletionTimestamp = nil, &metav1.Time{Time: time.Unix(1, 0)}
+	all := []*corev1.Pod{on("a", "ends"), on("stays", "there"), on("b", "ends"), on("c", "ends"), bare, terminates, on("pending", "")}
+	facts := Facts{Pods: make([]Pod, len(all))}
+	for i, pod := range all {
+		facts.Pods[i] = Pod{State: Available, UID: pod.UID}
+	}
+	ends := func(node string) bool { return node == "ends" }
+	ask := func(maxPods int32, at time.Time) (names string, left bool) {
+		pods, left := replacing(t, maxPods).LeaveFirst(facts, all, ends, at)
+		for _, pod := range pods {
+			names += pod.Name
+		}
+		return names, left
+	}
+	if names, left := ask(5, time.Unix(0, 0)); names != "abc" || !left {
+		t.Errorf("all at a time: %s, %t", names, left)
+	}
+	turns := map[string]bool{} // something may hold the first of them for ever
+	for i := range int64(3) {
+		names, left := ask(1, time.Unix(5*i, 0))
+		if turns[names] = true; !left {
+			t.Error("two are left, and nobody asks for them")
+		}
+	}
+	if len(turns) != 3 {
+		t.Errorf("one at a time: %v", turns)
+	}
+	facts.Replacing = []v1beta1.ReplacedPod{{UID: "a"}}
+	facts.Ledger = []v1beta1.LedgerEntry{{UID: "b", Operation: v1beta1.OperationEvict}}
+	if names, left := ask(1, time.Unix(0, 0)); names != "" || !left {
+		t.Errorf("one is replaced, one is about to go: %s, %t", names, left)
+	}
+	if names, _ := ask(2, time.Unix(0, 0)); names != "c" {
+		t.Errorf("with room for another: %s", names)
+	}
+	if pods, left := compile(t, budgetOf("min 1")).LeaveFirst(facts, all, ends, time.Unix(0, 0)); pods != nil || left {
+		t.Errorf("a budget that replaces nothing first: %v", pods)
+	}
+	facts.Ledger[0].UID, facts.Replacing[0].UID = "c", "a"
+	facts.Pods[2].State = Exempt
+	if _, left := ask(1, time.Unix(0, 0)); left {
+		t.Error("nobody is left")
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/descheduler/pkg/framework/pluginregistry"
 
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // Options of a descheduler.
@@ -30,6 +31,8 @@ type Options struct {
 	// ServerDryRun sends every eviction for the API server to try, with all of its budgets and webhooks, and evicts
 	// nothing.
 	ServerDryRun bool
+	// NodeNotices are what announces the end of a node. No pod is moved to such a node.
+	NodeNotices podstate.Notices
 	// Explain prints what every cycle decided, as "table" or as "json". Empty prints nothing.
 	Explain string
 
@@ -69,6 +72,7 @@ func NewOptions(register func(*cycle.World, pluginregistry.Registry)) (*Options,
 		SyncTimeout:     time.Minute,
 		CycleTimeout:    100 * time.Second,
 		EvictionTimeout: 5 * time.Second,
+		NodeNotices:     podstate.DefaultNotices(),
 		Register:        register,
 	}, nil
 }
@@ -81,6 +85,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.EvictionTimeout, "eviction-timeout", o.EvictionTimeout, "How long one eviction may take.")
 	flags.BoolVar(&o.ServerDryRun, "server-dry-run", o.ServerDryRun, "Send every eviction as a dry run, so that budgets and webhooks are asked and nothing is evicted. "+
 		"Unlike this, --dry-run sends nothing.")
+	flags.Var(&o.NodeNotices, "node-notices", podstate.NoticesUsage+" No pod is moved to such a node. Berth's scheduler has the same list in nodeNotices.")
 	flags.StringVar(&o.Explain, "explain", o.Explain, "Print what every cycle decided, as table or as json.")
 }
 

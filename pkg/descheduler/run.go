@@ -107,7 +107,7 @@ func prepare(ctx context.Context, options *Options) (*descheduler, error) {
 		return nil, fmt.Errorf("making a client: %w", err)
 	}
 	d := &descheduler{options: options, config: config, watch: &watch{}}
-	d.world = cycle.NewWorld(cycle.Options{Clock: options.Clock, DryRun: options.isDryRun(), CallTimeout: options.EvictionTimeout})
+	d.world = cycle.NewWorld(cycle.Options{Clock: options.Clock, DryRun: options.isDryRun(), CallTimeout: options.EvictionTimeout, Notices: options.NodeNotices})
 	d.guard = cycle.NewClient(plain, cycle.GuardOptions{Timeout: options.EvictionTimeout, DryRun: options.isDryRun(),
 		Silent: options.Server.DryRun, TripAfter: tripAfter, Settled: d.world.Settle})
 	server.Client, server.EventClient = d.guard, d.guard

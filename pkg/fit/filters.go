@@ -18,6 +18,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	schedulermetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
+
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // Filters are those of kube-scheduler, on a picture of the cluster that is yet to be taken.
@@ -25,6 +27,7 @@ type Filters struct {
 	framework framework.Framework
 	picture   *picture
 	claims    *claims
+	notices   podstate.Notices
 	// undo takes back what plugins reserved for the pods that were put on nodes of the picture, for instance volumes.
 	undo []func()
 }
@@ -34,9 +37,9 @@ type Filters struct {
 var leftOut = map[string]bool{names.DynamicResources: true, names.DefaultPreemption: true, names.GangScheduling: true}
 
 // NewFilters makes the filters. They register their informers with the factory, which the caller starts; they must have
-// synced before a pod is placed. The context bounds the life of the filters. Other plugins than those of kube-scheduler
-// are called first by filters, and last elsewhere.
-func NewFilters(ctx context.Context, client kubernetes.Interface, factory informers.SharedInformerFactory, others ...Plugin) (*Filters, error) {
+// synced before a pod is placed. The context bounds the life of the filters. They refuse nodes that announce their end by
+// one of the notices. Other plugins than those of kube-scheduler are called first by filters, and last elsewhere.
+func NewFilters(ctx context.Context, client kubernetes.Interface, factory informers.SharedInformerFactory, notices podstate.Notices, others ...Plugin) (*Filters, error) {
 	schedulermetrics.Register() // the framework writes them
 	defaults, err := latest.Default()
 	if err != nil {
@@ -70,7 +73,7 @@ func NewFilters(ctx context.Context, client kubernetes.Interface, factory inform
 	if err != nil {
 		return nil, fmt.Errorf("making the scheduler's filters: %w", err)
 	}
-	return &Filters{framework: f, picture: p, claims: c}, nil
+	return &Filters{framework: f, picture: p, claims: c, notices: notices}, nil
 }
 
 // noNominations says that no pod is nominated: in the picture such pods are on their nodes.

@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
+
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // filters of a cluster that has these objects besides nodes and pods.
@@ -19,7 +21,7 @@ func filters(t *testing.T, objects ...runtime.Object) *Filters {
 	t.Helper()
 	client := fake.NewClientset(objects...)
 	factory := informers.NewSharedInformerFactory(client, 0)
-	f, err := NewFilters(t.Context(), client, factory)
+	f, err := NewFilters(t.Context(), client, factory, podstate.DefaultNotices())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +55,21 @@ func inPool(pool string) func(*corev1.Node) bool {
 }
 
 func everywhere(*corev1.Node) bool { return true }
+
+func TestNoPodIsPlacedOnANodeThatAnnouncesItsEnd(t *testing.T) {
+	f, ending := filters(t), node("a-0", "a")
+	ending.Labels[podstate.NodeEnds] = ""
+	rooms, err := f.Take(nil, []*corev1.Node{ending, node("b-0", "b")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if on, verdict, _ := rooms.Place(t.Context(), pod("new", "100m", ""), nil, everywhere); verdict != Fits || on != "b-0" {
+		t.Errorf("verdict %v, node %q", verdict, on)
+	}
+	if _, verdict, why := rooms.Place(t.Context(), pod("other", "100m", ""), nil, inPool("a")); verdict != DoesNotFit || why.Error() != "node(s) announced their end" {
+		t.Errorf("verdict %v: %v", verdict, why)
+	}
+}
 
 func TestPlace(t *testing.T) {
 	f := filters(t)

@@ -166,6 +166,8 @@ func (r *Rooms) each(ctx context.Context, state fwk.CycleState, pod *corev1.Pod,
 		status := before
 		switch {
 		case !before.IsSuccess():
+		case r.filters.notices.Of(node.Node()) != "":
+			status = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) announced their end")
 		case !result.AllNodes() && !result.NodeNames.Has(node.Node().Name):
 			status = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) didn't satisfy plugin(s) before filters")
 		default:

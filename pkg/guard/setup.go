@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -41,7 +42,7 @@ func ShortestExpiry(requestTimeout time.Duration) time.Duration {
 // pkg/crd/policy/v1beta1. Setup uses the context only until it returns.
 func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hook http.Handler), opts Options) error {
 	for what, object := range map[string]client.Object{
-		"PodUnavailableBudgets": &v1beta1.PodUnavailableBudget{}, "PodDisruptionBudgets": &policyv1.PodDisruptionBudget{}, "nodes": census.NewNode(),
+		"PodUnavailableBudgets": &v1beta1.PodUnavailableBudget{}, "PodDisruptionBudgets": &policyv1.PodDisruptionBudget{}, "nodes": &corev1.Node{},
 	} {
 		if _, err := mgr.GetCache().GetInformer(ctx, object); err != nil {
 			return fmt.Errorf("watching %s: %w", what, err)

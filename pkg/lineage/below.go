@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -83,17 +82,17 @@ func (l *Lineage) ownersOwnedBy(ctx context.Context, namespace string, uid types
 	return owners, nil
 }
 
-// Node is a node with its metadata. It is nil if the name is empty or the node is gone.
+// Node is a node of the cache, which callers must not change. It is nil if the name is empty or the node is gone.
 func (l *Lineage) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	if name == "" {
 		return nil, nil
 	}
-	metadata := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}
-	if err := l.Reader.Get(ctx, types.NamespacedName{Name: name}, metadata, client.UnsafeDisableDeepCopy); err != nil {
+	node := &corev1.Node{}
+	if err := l.Reader.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil, nil
 		}
 		return nil, fmt.Errorf("reading node %s: %w", name, err)
 	}
-	return &corev1.Node{ObjectMeta: metadata.ObjectMeta}, nil
+	return node, nil
 }

@@ -1,5 +1,5 @@
-// Package podstate says what state a pod is in, for everybody who reads pods: models, controllers, plugins and
-// commands. It reads the pod alone.
+// Package podstate says what state a pod is in, and whether a node announces its end, for everybody who reads them:
+// models, controllers, plugins and commands. It reads the object alone.
 package podstate
 
 import (

@@ -207,7 +207,7 @@ func newFront(mgr ctrl.Manager) (ctrl.Manager, error) {
 
 // fillCache makes the cache watch what the webhooks read, from the start.
 func fillCache(ctx context.Context, mgr ctrl.Manager, spreadRules bool) error {
-	objects := []client.Object{&v1beta1.WorkloadSpread{}, &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}}
+	objects := []client.Object{&v1beta1.WorkloadSpread{}, &corev1.Node{}}
 	for _, kind := range workloads {
 		objects = append(objects, kind.NewObject())
 	}

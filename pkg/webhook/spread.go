@@ -177,14 +177,14 @@ func (v *spreadValidator) nodes(ctx context.Context, spread *v1beta1.WorkloadSpr
 	if !slices.ContainsFunc(spread.Spec.Subsets, func(s v1beta1.Subset) bool { return s.RequiredNodeSelector != nil }) {
 		return nil
 	}
-	list := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}}
+	list := &corev1.NodeList{}
 	if err := v.reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		klog.FromContext(ctx).Error(err, "Not comparing a spread with the nodes", "workloadspread", klog.KObj(spread))
 		return nil
 	}
 	nodes := make([]*corev1.Node, len(list.Items))
 	for i := range list.Items {
-		nodes[i] = &corev1.Node{ObjectMeta: list.Items[i].ObjectMeta}
+		nodes[i] = &list.Items[i]
 	}
 	return nodes
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -361,7 +362,7 @@ func TestNodesAreReadFromTheCacheIfASubsetSelectsAny(t *testing.T) {
 type noNodes struct{ client.Reader }
 
 func (n noNodes) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	if _, isNodes := list.(*metav1.PartialObjectMetadataList); isNodes {
+	if _, isNodes := list.(*corev1.NodeList); isNodes {
 		return errors.New("the cache has no nodes")
 	}
 	return n.Reader.List(ctx, list, options...)

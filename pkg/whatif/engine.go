@@ -16,6 +16,7 @@ import (
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/plugins/scheduling/workloadspread"
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -42,10 +43,11 @@ func (e *Engine) Now() time.Time { return e.clock.Now() }
 func NewEngine(ctx context.Context, taken *lineage.Snapshot, live client.Client, typed kubernetes.Interface, factory informers.SharedInformerFactory, clock clock.PassiveClock) (*Engine, error) {
 	e := &Engine{Snapshot: taken, clock: clock, live: live, plugin: workloadspread.NewRehearsal(clock.Now())}
 	var err error
-	if e.Filters, err = fit.NewFilters(ctx, typed, factory); err != nil {
+	notices := podstate.DefaultNotices()
+	if e.Filters, err = fit.NewFilters(ctx, typed, factory, notices); err != nil {
 		return nil, err
 	}
-	e.scheduler, err = fit.NewFilters(ctx, typed, factory, fit.Plugin{Profile: v1beta1.SchedulerName, Name: workloadspread.Name, Weight: 2, New: e.plugin.Plugin})
+	e.scheduler, err = fit.NewFilters(ctx, typed, factory, notices, fit.Plugin{Profile: v1beta1.SchedulerName, Name: workloadspread.Name, Weight: 2, New: e.plugin.Plugin})
 	return e, err
 }
 

@@ -46,6 +46,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/endpoint"
 	"github.com/berth-project/berth/pkg/guard"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // installation runs the budget part of Berth in this process, with the shipped manifests. It has one controller, and three webhook servers behind one
@@ -168,7 +169,8 @@ func (i *installation) startController(ctx context.Context, expiry time.Duration
 		return err
 	}
 	ctx, i.stopController = context.WithCancel(ctx)
-	if err := budgetcontroller.Setup(ctx, mgr, cmp.Or(expiry, budgetcontroller.DefaultExpiry)); err != nil {
+	if err := errors.Join(frame.IndexByNode(ctx, mgr.GetFieldIndexer()),
+		budgetcontroller.Setup(mgr, cmp.Or(expiry, budgetcontroller.DefaultExpiry), podstate.DefaultNotices())); err != nil {
 		return err
 	}
 	i.start(ctx, mgr)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-project/berth/internal/sandbox"
 	"github.com/berth-project/berth/pkg/fit"
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/test/harness"
 )
 
@@ -59,7 +60,7 @@ func TestTheFiltersSayWhatTheSchedulerSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	factory := informers.NewSharedInformerFactory(the.Client, 0)
-	filters, err := fit.NewFilters(t.Context(), the.Client, factory)
+	filters, err := fit.NewFilters(t.Context(), the.Client, factory, podstate.DefaultNotices())
 	if err != nil {
 		t.Fatal(err)
 	}

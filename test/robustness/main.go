@@ -91,10 +91,11 @@ var suites = map[string][]suite{
 		{every, []string{"-run", searches, "./pkg/moves"}},
 	},
 	"pkg/plugins/scheduling/workloadspread": {
-		{examples, []string{"-run", "Lease|TakeOver|Bind|Leader|Gate|BeyondAllQuotas|Deleted|SpreadComes|GoesOn|Kind|Discovery|EveryProfile|Victim|ReplicasAreRead", "-skip", searches, "./pkg/plugins/scheduling/workloadspread"}},
+		{examples, []string{"-run", "Lease|TakeOver|Bind|Leader|Gate|BeyondAllQuotas|Deleted|SpreadComes|GoesOn|Kind|Discovery|EveryProfile|Victim|ReplicasAreRead|Notice|ItsEnd|NodeSets", "-skip", searches, "./pkg/plugins/scheduling/workloadspread"}},
 		{random, []string{"-run", wholeRandom, "./pkg/plugins/scheduling/workloadspread"}},
 		{every, []string{"-run", searches, "./pkg/plugins/scheduling/workloadspread"}},
 	},
+	"pkg/fit":                   {{examples, []string{"./pkg/fit"}}},
 	"pkg/controller/apply":      {{examples, []string{"./pkg/controller/apply", "./pkg/controller/federation", "./pkg/controller/united"}}},
 	"pkg/controller/spread":     {{examples, []string{"./pkg/controller/spread"}}},
 	"pkg/controller/budget":     {{examples, []string{"./pkg/controller/budget"}}},

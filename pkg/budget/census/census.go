@@ -371,7 +371,7 @@ func (c *Census) observe(ctx context.Context, count *Count, tops []*owner) error
 // nodeMissing asks the API server before it returns true. The cache may not have a new node yet, and operations on a pod of a missing node are always
 // allowed.
 func (c *Census) nodeMissing(ctx context.Context, name string) (bool, error) {
-	node := NewNode()
+	node := &corev1.Node{}
 	for _, reader := range []client.Reader{c.nodes, c.live} {
 		err := reader.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy)
 		if err == nil || apierrors.IsForbidden(err) { // somebody who may read pods and no nodes counts with a command
@@ -382,11 +382,6 @@ func (c *Census) nodeMissing(ctx context.Context, name string) (bool, error) {
 		}
 	}
 	return true, nil
-}
-
-// NewNode is an empty object for reading the metadata of a node.
-func NewNode() *metav1.PartialObjectMetadata {
-	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}
 }
 
 // owner is an object that owns pods, directly or through others.

@@ -42,6 +42,10 @@ func approvalExpired(entry *v1beta1.LedgerEntry, after time.Duration) frame.News
 		entry.Operation, entry.Name, after)
 }
 
+func nodeEnds(pod *corev1.Pod, notice string) frame.News {
+	return frame.Normal(v1beta1.ReasonNodeEnds, "ReplaceFirst", "node %s announces its end by %s: pod %s is to be replaced first", pod.Spec.NodeName, notice, pod.Name)
+}
+
 func notReplaced(pod *corev1.Pod, why string) frame.News {
 	return frame.Warning(v1beta1.ReasonNotReplaced, "ReplaceFirst", "pod %s is not replaced first: %s", pod.Name, why)
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // lookInterval is how often the controller checks for changes without an event, such as the scale of a custom kind.
@@ -46,6 +47,8 @@ type reconciler struct {
 	seen   *cache.Expiring
 	expiry time.Duration
 	extent *extents
+	// notices announce the end of a node. Nil announces nothing.
+	notices podstate.Notices
 }
 
 var _ reconcile.Reconciler = &reconciler{}

@@ -33,6 +33,7 @@ import (
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 var web = types.NamespacedName{Namespace: "ns", Name: "web"}
@@ -50,7 +51,8 @@ func newBench(t *testing.T, calls interceptor.Funcs, objects ...client.Object) *
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1beta1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1beta1.PodUnavailableBudget{}).WithObjects(objects...).WithInterceptorFuncs(calls).Build()
+	c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1beta1.PodUnavailableBudget{}).
+		WithIndex(&corev1.Pod{}, frame.NodeField, frame.NodeNameOf).WithObjects(objects...).WithInterceptorFuncs(calls).Build()
 	b := &bench{client: c}
 	b.restart()
 	return b
@@ -61,7 +63,7 @@ func (b *bench) restart() {
 	b.clock = clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
 	b.reconciler = &reconciler{
 		cached: trimmed{b.client}, live: b.client, writer: b.client, census: census.New(b.client, b.client.SubResource("scale"), b.client, b.clock),
-		events: events.NewFakeRecorder(100), clock: b.clock, seen: cache.NewExpiring(), expiry: 2 * time.Minute, extent: newExtents(),
+		events: events.NewFakeRecorder(100), clock: b.clock, seen: cache.NewExpiring(), expiry: 2 * time.Minute, extent: newExtents(), notices: podstate.DefaultNotices(),
 	}
 }
 

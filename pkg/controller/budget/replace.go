@@ -40,6 +40,7 @@ func (r *reconciler) replace(ctx context.Context, pub *v1beta1.PodUnavailableBud
 		}
 	}
 	plan = policy.Replace(facts, count.Pods, elsewhere, r.clock.Now())
+	again = r.leaveEndingNodes(ctx, pub, policy, facts, count.Pods)
 	logger := klog.FromContext(ctx).WithValues("budget", klog.KObj(pub))
 	for _, pod := range plan.HandOver {
 		switch err := r.handOver(ctx, pub, pod); {
@@ -65,6 +66,31 @@ func (r *reconciler) replace(ctx context.Context, pub *v1beta1.PodUnavailableBud
 		}
 	}
 	return plan, again
+}
+
+// leaveEndingNodes asks for the eviction of pods on nodes that announce their end. The webhook decides as about any eviction: it lets a pod go for which there
+// is room, and notes another one in the status, so that a new pod is made first. again is when to ask for those that are left, 0 if there are none.
+func (r *reconciler) leaveEndingNodes(ctx context.Context, pub *v1beta1.PodUnavailableBudget, policy *model.Policy, facts model.Facts, pods []*corev1.Pod) (again time.Duration) {
+	notices := map[string]string{}
+	ends := func(name string) bool {
+		notice, known := notices[name]
+		if node := (&corev1.Node{}); !known && r.cached.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy) == nil {
+			notice = r.notices.Of(node)
+		}
+		notices[name] = notice
+		return notice != ""
+	}
+	ask, left := policy.LeaveFirst(facts, pods, ends, r.clock.Now())
+	for _, pod := range ask {
+		nodeEnds(pod, notices[pod.Spec.NodeName]).Send(r.events, pub, nil)
+		if err := r.evict(ctx, pod); err != nil && !apierrors.IsTooManyRequests(err) {
+			klog.FromContext(ctx).Error(err, "Will try again to evict a pod from a node that ends", "budget", klog.KObj(pub), "pod", klog.KObj(pod))
+		}
+	}
+	if left {
+		return replaceRetry
+	}
+	return 0
 }
 
 // takeBackAll gives pods back to their ReplicaSets, after the status was written: a controller that dies in between leaves a pod for which nobody asks, and the

@@ -1,6 +1,7 @@
 package budget
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ import (
 	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // mustServe is how many pods must serve at every moment of a history. The workload never asks for fewer.
@@ -46,8 +48,10 @@ type street struct {
 	held []heldRequest
 	// allowed are deletions that have not happened yet.
 	allowed []*corev1.Pod
-	// view is what the controller of ReplicaSets sees. It is nil if it may be older than what that controller has done itself.
+	// view is what the controller of ReplicaSets sees in its next round. It may be old.
 	view []corev1.Pod
+	// on is the node of new pods. Empty is the first node.
+	on string
 	// handed and gone are how many pods were handed over, taken back, and evicted after that.
 	handed, back, gone int
 	log                []string
@@ -115,7 +119,7 @@ func newStreet(t *testing.T, seed uint64) *street {
 				return nil
 			})
 		},
-	}, pub, deployment, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, s.set(1, mustServe))
+	}, pub, deployment, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, s.set(1, mustServe))
 	for range mustServe {
 		s.create(s.set(1, mustServe), true)
 	}
@@ -152,6 +156,7 @@ func (s *street) create(set *appsv1.ReplicaSet, ready bool) {
 	s.made++
 	p := pod(fmt.Sprintf("p%d", s.made), map[string]string{"app": "web", appsv1.DefaultDeploymentUniqueLabelKey: set.Name})
 	p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
+	p.Spec.NodeName = cmp.Or(s.on, p.Spec.NodeName)
 	if ready {
 		p.Labels[v1beta1.ProtectedLabel] = v1beta1.ProtectedValue
 	} else {
@@ -280,12 +285,14 @@ func (s *street) syncSets() {
 		s.view = s.pods()
 		return
 	}
+	seen := s.view
+	s.view = nil
 	var sets appsv1.ReplicaSetList
 	s.check(s.client.List(s.Context(), &sets, client.InNamespace("ns")))
 	for i := range sets.Items {
 		set := &sets.Items[i]
 		var owned []corev1.Pod
-		for _, p := range s.view {
+		for _, p := range seen {
 			if metav1.IsControlledBy(&p, set) {
 				owned = append(owned, p)
 			}
@@ -293,7 +300,6 @@ func (s *street) syncSets() {
 		slices.SortStableFunc(owned, func(a, b corev1.Pod) int { return rank(&a) - rank(&b) })
 		for n := len(owned); n < int(*set.Spec.Replicas); n++ {
 			s.create(set, false)
-			s.view = nil
 		}
 		for n := 0; n < len(owned)-int(*set.Spec.Replicas); n++ {
 			now := &corev1.Pod{}
@@ -303,7 +309,6 @@ func (s *street) syncSets() {
 			if s.ask(now, false) {
 				s.remove(now, set.Name)
 			}
-			s.view = nil
 		}
 	}
 }
@@ -356,7 +361,7 @@ func (s *street) start() {
 
 func (s *street) step(rollouts *int) {
 	s.Helper()
-	switch pods := s.pods(); s.random.IntN(16) {
+	switch pods := s.pods(); s.random.IntN(17) {
 	case 0, 1: // two drains, each with an answer of its own
 		pod := pods[s.random.IntN(len(pods))].DeepCopy()
 		if held, asked := s.hold(pod, true); asked {
@@ -399,13 +404,28 @@ func (s *street) step(rollouts *int) {
 			s.log = append(s.log, "a rollout")
 		}
 		s.roll()
+	case 16:
+		s.announce(s.random.IntN(3) == 0)
 	}
+}
+
+// announce makes the node of all pods announce its end, or withdraws that.
+func (s *street) announce(ends bool) {
+	s.Helper()
+	node := &corev1.Node{}
+	s.check(s.client.Get(s.Context(), types.NamespacedName{Name: "node"}, node))
+	if node.Spec.Taints = nil; ends {
+		node.Spec.Taints = []corev1.Taint{{Key: podstate.NodeEnds}}
+	}
+	s.check(s.client.Update(s.Context(), node))
+	s.log = append(s.log, fmt.Sprintf("the node ends: %t", ends))
 }
 
 // rest lets everything that is under way end.
 func (s *street) rest() {
 	s.Helper()
 	s.held, s.view = nil, nil
+	s.announce(false)
 	for _, pod := range s.allowed {
 		s.remove(pod, "a drain")
 	}
@@ -431,7 +451,28 @@ func (s *street) rest() {
 	}
 }
 
-// TestPodsThatAreReplacedFirstAreNeitherLostNorLeft plays random histories: drains, crashes of the controller at each of its writes, autoscaling, rollouts, and
+// TestPodsLeaveANodeThatEndsOneAfterTheOther: nobody drains it. Enough pods serve all the time; see remove.
+func TestPodsLeaveANodeThatEndsOneAfterTheOther(t *testing.T) {
+	s := newStreet(t, 1)
+	s.run()
+	if request := s.ofNode(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, nil); !request.Has(reconcile.Request{NamespacedName: web}) {
+		t.Errorf("a notice concerns %v", request)
+	}
+	s.announce(true)
+	s.on = "other"
+	for range 20 {
+		s.run()
+		s.start()
+		s.syncSets()
+		s.clock.SetTime(s.clock.Now().Add(5 * time.Second))
+	}
+	if pods := s.pods(); slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Name == "p1" || p.Name == "p2" }) {
+		t.Errorf("the first pods are there after\n%s", strings.Join(s.log, "\n"))
+	}
+	s.rest()
+}
+
+// TestPodsThatAreReplacedFirstAreNeitherLostNorLeft plays random histories: drains, a node that announces its end, crashes of the controller at each of its writes, autoscaling, rollouts, and
 // webhook replicas that answer by old counts.
 func TestPodsThatAreReplacedFirstAreNeitherLostNorLeft(t *testing.T) {
 	handed, back, gone := 0, 0, 0

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -26,29 +27,26 @@ const DefaultExpiry = 2 * time.Minute
 // longestList is how long a list waits for those before it of the same namespace. A reconciliation may take 30 s.
 const longestList = 20 * time.Second
 
-// Setup adds the controller of PodUnavailableBudgets to the manager. The manager's scheme must have the types of pkg/crd/policy/v1beta1. Setup uses the
-// context only until it returns.
+// Setup adds the controller of PodUnavailableBudgets to the manager. The manager's scheme must have the types of pkg/crd/policy/v1beta1.
 //
 // expiry is how long the controller keeps a ledger entry whose outcome is not proven. It must exceed the time for which the API server may still process an
-// allowed request; see guard.ShortestExpiry.
-func Setup(ctx context.Context, mgr ctrl.Manager, expiry time.Duration) error {
-	if _, err := mgr.GetCache().GetInformer(ctx, census.NewNode()); err != nil {
-		return fmt.Errorf("watching nodes: %w", err)
-	}
+// allowed request; see guard.ShortestExpiry. notices announce the end of a node, whose pods are replaced first. The cache needs the index frame.NodeField.
+func Setup(mgr ctrl.Manager, expiry time.Duration, notices podstate.Notices) error {
 	live, err := census.NewReader(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()}, longestList)
 	if err != nil {
 		return err
 	}
 	r := &reconciler{
-		cached: mgr.GetCache(),
-		live:   live,
-		writer: mgr.GetClient(),
-		census: census.New(live, mgr.GetClient().SubResource("scale"), mgr.GetCache(), clock.RealClock{}),
-		events: mgr.GetEventRecorder("berth-controller"),
-		clock:  clock.RealClock{},
-		seen:   cache.NewExpiring(),
-		expiry: expiry,
-		extent: newExtents(),
+		cached:  mgr.GetCache(),
+		live:    live,
+		writer:  mgr.GetClient(),
+		census:  census.New(live, mgr.GetClient().SubResource("scale"), mgr.GetCache(), clock.RealClock{}),
+		events:  mgr.GetEventRecorder("berth-controller"),
+		clock:   clock.RealClock{},
+		seen:    cache.NewExpiring(),
+		expiry:  expiry,
+		extent:  newExtents(),
+		notices: notices,
 	}
 	c, err := frame.New("podunavailablebudget", mgr, r)
 	if err != nil {
@@ -69,5 +67,5 @@ func Setup(ctx context.Context, mgr ctrl.Manager, expiry time.Duration) error {
 			return fmt.Errorf("watching %T: %w", w.object, err)
 		}
 	}
-	return nil
+	return c.Watch(source.Kind[client.Object](mgr.GetCache(), &corev1.Node{}, frame.Delayed(r.ofNode), r.nodeMatters()))
 }

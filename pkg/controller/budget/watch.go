@@ -10,12 +10,15 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/workload"
 )
@@ -45,6 +48,35 @@ func (r *reconciler) ofWorkload(_ context.Context, object client.Object) []strin
 // ofDisruptionBudget are the budgets that ask for a PodDisruptionBudget: beside another for the same pods, Berth keeps none.
 func (r *reconciler) ofDisruptionBudget(_ context.Context, object client.Object) []string {
 	return r.extent.affected(object.GetNamespace(), func(e *extent) bool { return e.keeps })
+}
+
+// ofNode are the budgets of the pods on a node.
+func (r *reconciler) ofNode(ctx context.Context, node, _ client.Object) sets.Set[reconcile.Request] {
+	requests, pods := sets.New[reconcile.Request](), &corev1.PodList{}
+	if err := r.cached.List(ctx, pods, client.MatchingFields{frame.NodeField: node.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+		klog.FromContext(ctx).Error(err, "Not looking at the pods of a node that announces its end", "node", node.GetName())
+	}
+	for i := range pods.Items {
+		for _, name := range r.ofPod(ctx, &pods.Items[i]) {
+			requests.Insert(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pods.Items[i].Namespace, Name: name}})
+		}
+	}
+	return requests
+}
+
+// nodeMatters lets through nodes that begin or cease to announce their end.
+func (r *reconciler) nodeMatters() predicate.Predicate {
+	noticeOf := func(object client.Object) string {
+		if node, ok := object.(*corev1.Node); ok {
+			return r.notices.Of(node)
+		}
+		return ""
+	}
+	return predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return noticeOf(e.Object) != "" },
+		UpdateFunc: func(e event.UpdateEvent) bool { return noticeOf(e.ObjectOld) != noticeOf(e.ObjectNew) },
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
+	}
 }
 
 // podMatters drops updates that do not matter to budgets, such as most changes of conditions and annotations. A change of SelectorKeysAnnotation matters,

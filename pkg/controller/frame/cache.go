@@ -69,11 +69,35 @@ func KeepOfPod(obj any) (any, error) {
 	return kept, nil
 }
 
+// keepOfNode keeps what selects a node, and what may announce its end.
 func keepOfNode(obj any) (any, error) {
-	if node, ok := obj.(*metav1.PartialObjectMetadata); ok {
-		node.ManagedFields, node.Annotations = nil, nil
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return obj, nil
 	}
-	return obj, nil
+	kept := &corev1.Node{ObjectMeta: node.ObjectMeta, Spec: corev1.NodeSpec{Taints: node.Spec.Taints}}
+	kept.ManagedFields, kept.Annotations = nil, nil
+	for _, c := range node.Status.Conditions {
+		kept.Status.Conditions = append(kept.Status.Conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status})
+	}
+	return kept, nil
+}
+
+// NodeField of a pod is the node it is bound to: an index of the cache.
+const NodeField = "spec.nodeName"
+
+// IndexByNode makes the cache find pods by NodeField, once in a process.
+func IndexByNode(ctx context.Context, indexer client.FieldIndexer) error {
+	return indexer.IndexField(ctx, &corev1.Pod{}, NodeField, NodeNameOf)
+}
+
+// NodeNameOf is what IndexByNode indexes by.
+func NodeNameOf(obj client.Object) []string {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok || pod.Spec.NodeName == "" {
+		return nil
+	}
+	return []string{pod.Spec.NodeName}
 }
 
 // ControllerField of any object is the UID of its controller: an index of the cache.

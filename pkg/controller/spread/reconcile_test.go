@@ -62,7 +62,7 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1beta1.WorkloadSpread{}).
 		WithIndex(&v1beta1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf).
 		WithIndex(&corev1.Pod{}, frame.ControllerField, frame.ControllerUIDOf).
-		WithIndex(&corev1.Pod{}, nodeField, nodeNameOf).
+		WithIndex(&corev1.Pod{}, frame.NodeField, frame.NodeNameOf).
 		WithIndex(&appsv1.Deployment{}, frame.ControllerField, frame.ControllerUIDOf).
 		WithIndex(&appsv1.ReplicaSet{}, frame.ControllerField, frame.ControllerUIDOf).
 		WithIndex(&appsv1.StatefulSet{}, frame.ControllerField, frame.ControllerUIDOf).

@@ -61,20 +61,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, nodes
 	}))
 }
 
-// nodeField of a pod is the node it is bound to: an index of the cache.
-const nodeField = "spec.nodeName"
-
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
-	if err := indexer.IndexField(ctx, &corev1.Pod{}, nodeField, nodeNameOf); err != nil {
-		return fmt.Errorf("indexing pods by %s: %w", nodeField, err)
+	if err := frame.IndexByNode(ctx, indexer); err != nil {
+		return fmt.Errorf("indexing pods by %s: %w", frame.NodeField, err)
 	}
 	return frame.IndexByController(ctx, indexer, &corev1.Pod{}, &appsv1.Deployment{}, &appsv1.ReplicaSet{}, &appsv1.StatefulSet{}, &batchv1.Job{})
-}
-
-func nodeNameOf(obj client.Object) []string {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok || pod.Spec.NodeName == "" {
-		return nil
-	}
-	return []string{pod.Spec.NodeName}
 }

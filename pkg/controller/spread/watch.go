@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/subset"
@@ -38,12 +39,10 @@ type watch struct {
 
 // watches are the watches from the start.
 func (f *family) watches() []watch {
-	node := &metav1.PartialObjectMetadata{}
-	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
 	all := []watch{
 		{&v1beta1.WorkloadSpread{}, f.ofSpread, spreadMatters, specChanged},
 		{&corev1.Pod{}, f.ofPod, podMatters, nil},
-		{node, f.ofNode, nodeMatters, always},
+		{&corev1.Node{}, f.ofNode, nodeMatters, always},
 		{&corev1.ConfigMap{}, f.ofKruiseKinds, predicate.Funcs{}, always},
 	}
 	for kind, typed := range workload.Watched() {
@@ -102,7 +101,7 @@ func (f *family) ofSpread(ctx context.Context, object client.Object) sets.Set[re
 func (f *family) ofNode(ctx context.Context, node client.Object) sets.Set[reconcile.Request] {
 	affected := sets.New[reconcile.Request]()
 	var pods corev1.PodList
-	if err := f.Reader.List(ctx, &pods, client.MatchingFields{nodeField: node.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := f.Reader.List(ctx, &pods, client.MatchingFields{frame.NodeField: node.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
 		klog.FromContext(ctx).Error(err, "Listing the pods of a node", "node", node.GetName())
 		return affected
 	}

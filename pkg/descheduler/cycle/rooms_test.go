@@ -16,6 +16,7 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/fit"
 	"github.com/berth-project/berth/pkg/moves"
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/subset"
 	"github.com/berth-project/berth/test/testkit"
 )
@@ -50,7 +51,7 @@ func TestRoomForPodsWithVolumes(t *testing.T) {
 	policy := testkit.Policy(t, early)
 	client := typedfake.NewClientset(bound, disk, class)
 	factory := informers.NewSharedInformerFactory(client, 0)
-	filters, err := fit.NewFilters(t.Context(), client, factory)
+	filters, err := fit.NewFilters(t.Context(), client, factory, podstate.DefaultNotices())
 	if err != nil {
 		t.Fatal(err)
 	}

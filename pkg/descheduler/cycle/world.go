@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/fit"
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // Options of a World.
@@ -29,6 +30,8 @@ type Options struct {
 	DryRun bool
 	// CallTimeout is how long one write may take. Required.
 	CallTimeout time.Duration
+	// Notices announce the end of a node, to which no pod is moved. Nil announces nothing.
+	Notices podstate.Notices
 }
 
 // lookTimeout is how long a look may take.
@@ -101,7 +104,7 @@ func (w *World) LookForRoom() (err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.filters == nil {
-		w.filters, err = fit.NewFilters(w.ctx, w.typed, w.informers)
+		w.filters, err = fit.NewFilters(w.ctx, w.typed, w.informers, w.options.Notices)
 	}
 	return err
 }

@@ -89,6 +89,8 @@ const (
 	ReasonBudgetExhausted Reason = "BudgetExhausted"
 	// ReasonReplacedFirst: fewer pods would be available than the budget needs, and spec.replaceFirst has a new pod made. The pod goes once that is ready.
 	ReasonReplacedFirst Reason = "ReplacedFirst"
+	// ReasonNodeEnds: the pod's node announces its end, so the pod is to be replaced first.
+	ReasonNodeEnds Reason = "NodeEnds"
 	// ReasonNotReplaced: no new pod became ready in time, or the pod cannot be replaced.
 	ReasonNotReplaced Reason = "NotReplaced"
 	// ReasonBudgetUnhealthy: fewer pods are available than the budget needs, and IfHealthyBudget protects unavailable pods from evictions and updates as well.

@@ -11,6 +11,8 @@ import (
 	kubeschedulerv1 "k8s.io/kube-scheduler/config/v1"
 	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+
+	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // Args configure the plugin in a scheduler configuration file, as kind WorkloadSpreadArgs of kubescheduler.config.k8s.io/v1. The scheduler uses the same type
@@ -27,6 +29,9 @@ type Args struct {
 	// afterwards, and of its spread if admission found one that the scheduler has not seen. It defaults to 2s; between 0s, which never waits and
 	// reads nothing, and 1m.
 	ObservationTimeout *metav1.Duration `json:"observationTimeout,omitempty"`
+	// NodeNotices are the taints, conditions and labels that announce the end of a node: taint:KEY, condition:TYPE, label:KEY, label:KEY=VALUE, or
+	// defaults. Such a node takes no new pod of a subset. It defaults to [defaults], which is those of well-known tools; [] is none.
+	NodeNotices []string `json:"nodeNotices,omitempty"`
 }
 
 const (
@@ -59,25 +64,42 @@ func (a *Args) setDefaults() {
 	if a.ObservationTimeout == nil {
 		a.ObservationTimeout = &metav1.Duration{Duration: defaultObservationTimeout}
 	}
+	if a.NodeNotices == nil {
+		a.NodeNotices = []string{"defaults"}
+	}
 }
 
-// timeouts are Args after defaulting.
-type timeouts struct{ bind, observation time.Duration }
+// settings are Args after defaulting.
+type settings struct {
+	bind, observation time.Duration
+	notices           podstate.Notices
+}
 
-// timeoutsFrom reads what the scheduler passes to the plugin's constructor: nil if the configuration does not name the plugin. An error says everything that is wrong, with its path.
-func timeoutsFrom(obj runtime.Object) (timeouts, error) {
+// defaultSettings are those of a scheduler whose configuration does not name the plugin.
+func defaultSettings() settings {
+	defaults, err := settingsFrom(nil)
+	utilruntime.Must(err)
+	return defaults
+}
+
+// settingsFrom reads what the scheduler passes to the plugin's constructor: nil if the configuration does not name the plugin. An error says everything that is wrong, with its path.
+func settingsFrom(obj runtime.Object) (settings, error) {
 	path := field.NewPath("pluginConfig").Key(Name).Child("args")
 	if obj == nil {
 		obj = &Args{}
 	}
 	args, ok := obj.(*Args)
 	if !ok {
-		return timeouts{}, fmt.Errorf("pluginConfig[%s].args: want %s, got %T", Name, argsKind, obj)
+		return settings{}, fmt.Errorf("pluginConfig[%s].args: want %s, got %T", Name, argsKind, obj)
 	}
 	args = args.DeepCopy()
 	args.setDefaults()
-	t := timeouts{args.BindTimeout.Duration, args.ObservationTimeout.Duration}
+	notices, err := podstate.ParseNotices(args.NodeNotices)
+	t := settings{args.BindTimeout.Duration, args.ObservationTimeout.Duration, notices}
 	var errs field.ErrorList
+	if err != nil {
+		errs = append(errs, field.Invalid(path.Child("nodeNotices"), args.NodeNotices, err.Error()))
+	}
 	if t.bind < time.Second || t.bind > maxTimeout {
 		errs = append(errs, field.Invalid(path.Child("bindTimeout"), t.bind.String(), "must be between 1s and 1m"))
 	}

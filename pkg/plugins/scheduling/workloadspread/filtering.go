@@ -20,7 +20,7 @@ const stateKey = fwk.StateKey("PreFilter" + Name)
 // decision is what PreFilter stores for the later steps of the same cycle.
 type decision struct {
 	*ledger.Decision
-	// members are the names of the subset's nodes in the snapshot of this cycle. Nil if the subset selects every node.
+	// members are the names of the subset's nodes in the snapshot of this cycle, without those that announce their end. Nil if these are all nodes.
 	members sets.Set[string]
 	// newest generation of a node in the snapshot of this cycle.
 	newest int64
@@ -174,6 +174,9 @@ func (s *Spread) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 		return nil
 	}
 	if d.Subset == subset.None {
+		if notice := s.settings.notices.Of(node); notice != "" {
+			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) announced their end by "+notice)
+		}
 		// Admission added the tolerations of all subsets, and the pod has none of these.
 		if !d.Policy.Subset(subset.None).Tolerates(node, d.Own) {
 			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) had taints that the pod only tolerates within a subset")
@@ -183,6 +186,9 @@ func (s *Spread) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 	in := &d.Policy.Subsets[d.Subset]
 	switch {
 	case !d.holds(node):
+		if notice := s.settings.notices.Of(node); notice != "" && in.Holds(node) {
+			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) of subset %q announced their end by %s", in.Name, notice))
+		}
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, d.outside)
 	case !in.Tolerates(node, d.Own):
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) of subset %q had taints that neither it nor the pod tolerates", in.Name))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/ledger"
+	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -68,8 +69,8 @@ var nodeLocal = map[string]bool{
 	names.NodeAffinity: true, names.NodeName: true, Name: true,
 }
 
-func newFinder() *finder {
-	return &finder{predicates: &predicates{}, nodeSets: newNodeSets(), memos: map[*subset.Policy]memo{}}
+func newFinder(notices podstate.Notices) *finder {
+	return &finder{predicates: &predicates{}, nodeSets: newNodeSets(notices), memos: map[*subset.Policy]memo{}}
 }
 
 // update reads the nodes of a cycle's snapshot. Nil means that they are the same as before.
@@ -115,7 +116,7 @@ func (f *finder) check(pod *corev1.Pod, asked *ledger.NodeCheck) ledger.CheckRes
 		f.keep(asked.Policy, key, memoEntry{generation: unproven, node: node.Node().Name})
 		return ledger.Feasible
 	}
-	f.keep(asked.Policy, key, memoEntry{generation: f.nodeSets.newest, why: verdict(seen, refusals)})
+	f.keep(asked.Policy, key, memoEntry{generation: f.nodeSets.newest, why: verdict(seen, f.nodeSets.set(in).ending, refusals)})
 	subsetAttempts.WithLabelValues("passed").Inc()
 	return ledger.Infeasible
 }

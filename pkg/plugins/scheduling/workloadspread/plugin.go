@@ -3,6 +3,7 @@ package workloadspread
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"sync"
 	"sync/atomic"
 
@@ -51,7 +52,7 @@ var (
 
 // core is what all profiles of one scheduler share, because they share the quotas.
 type core struct {
-	timeouts timeouts
+	settings settings
 	lease    *lease
 	book     *book
 	finder   *finder
@@ -86,13 +87,13 @@ type Family struct {
 
 // Spread makes the plugin WorkloadSpread of one profile.
 func (f *Family) Spread(ctx context.Context, obj runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
-	timeouts, err := timeoutsFrom(obj)
+	settings, err := settingsFrom(obj)
 	if err != nil {
 		return nil, err
 	}
 	f.once.Do(func() {
 		var c *core
-		if c, f.err = newCore(ctx, timeouts, handle, f.isGated); f.err == nil {
+		if c, f.err = newCore(ctx, settings, handle, f.isGated); f.err == nil {
 			f.core.Store(c)
 		}
 	})
@@ -100,7 +101,7 @@ func (f *Family) Spread(ctx context.Context, obj runtime.Object, handle fwk.Hand
 		return nil, f.err
 	}
 	shared := f.core.Load()
-	if shared.timeouts != timeouts {
+	if !reflect.DeepEqual(shared.settings, settings) {
 		return nil, fmt.Errorf("pluginConfig[%s].args: must be the same in all profiles, which share one ledger", Name)
 	}
 	profile, ok := handle.(framework.Framework)
@@ -138,7 +139,7 @@ func defaultPreemptionArgs() *schedulerconfig.DefaultPreemptionArgs {
 }
 
 // newCore connects the ledger to the scheduler. It starts informers and does not wait.
-func newCore(ctx context.Context, limits timeouts, handle fwk.Handle, gated func(*corev1.Pod) bool) (*core, error) {
+func newCore(ctx context.Context, limits settings, handle fwk.Handle, gated func(*corev1.Pod) bool) (*core, error) {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), Name)
 	ctx = klog.NewContext(ctx, logger)
 	factory := handle.SharedInformerFactory()
@@ -148,9 +149,9 @@ func newCore(ctx context.Context, limits timeouts, handle fwk.Handle, gated func
 	}
 	pods, nodes := factory.Core().V1().Pods().Lister(), factory.Core().V1().Nodes().Lister()
 	c := &core{
-		timeouts: limits,
+		settings: limits,
 		lease:    &lease{clock: clock.RealClock{}, uncertainPeriod: uncertainPeriod(limits.bind)},
-		finder:   newFinder(),
+		finder:   newFinder(limits.notices),
 		gated:    gated,
 		announce: announceTo(handle),
 		node: func(name string) *corev1.Node {

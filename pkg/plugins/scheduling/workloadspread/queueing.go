@@ -22,7 +22,7 @@ import (
 func (s *Spread) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	events := []fwk.ClusterEventWithHint{
 		{
-			Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAllocatable | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint},
+			Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAllocatable | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint | fwk.UpdateNodeCondition},
 			QueueingHintFn: s.isSchedulableAfterNodeChange,
 		},
 		// The other filters register this for the subset that the pod tried last. There may be room in an earlier one.
@@ -65,7 +65,11 @@ func (s *Spread) isSchedulableAfterNodeChange(_ klog.Logger, pod *corev1.Pod, be
 		return fwk.Queue, err
 	}
 	return hint(s.mayRetry(ledger.ClusterChanged{UID: pod.UID, Change: after, Node: is, OnNode: true}) ||
-		query(s.book, func(l *ledger.Ledger) bool { return l.MayUse(pod.UID, is) && (was == nil || !l.MayUse(pod.UID, was)) }))
+		query(s.book, func(l *ledger.Ledger) bool { return s.mayUse(l, pod, is) && (was == nil || !s.mayUse(l, pod, was)) }))
+}
+
+func (s *Spread) mayUse(l *ledger.Ledger, pod *corev1.Pod, node *corev1.Node) bool {
+	return l.MayUse(pod.UID, node) && s.settings.notices.Of(node) == ""
 }
 
 // isSchedulableAfterPodChange: a pod has left a node of one of the subsets or needs less of it, or the pod itself has changed.

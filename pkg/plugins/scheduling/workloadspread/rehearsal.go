@@ -35,7 +35,8 @@ type Rehearsal struct {
 func NewRehearsal(now time.Time) *Rehearsal {
 	r := &Rehearsal{Activate: func(*corev1.Pod) {}}
 	r.core = &core{
-		finder:   newFinder(),
+		settings: defaultSettings(),
+		finder:   newFinder(defaultSettings().notices),
 		takeover: &takeover{done: true},
 		gated:    func(*corev1.Pod) bool { return false },
 		announce: func(announcement) {},
@@ -48,7 +49,7 @@ func NewRehearsal(now time.Time) *Rehearsal {
 func (r *Rehearsal) Begin(now time.Time) {
 	r.now, r.timer = now, nil
 	predicates := r.core.finder.predicates
-	r.core.finder = newFinder()
+	r.core.finder = newFinder(r.core.settings.notices)
 	r.core.finder.predicates = predicates
 	r.core.book = &book{
 		clock: r,

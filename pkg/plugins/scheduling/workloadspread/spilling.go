@@ -125,19 +125,23 @@ func (s *Spread) verdictOn(d *decision, statuses fwk.NodeToStatusReader) (memoEn
 			}
 		}
 	}
-	judged := memoEntry{generation: d.newest, why: verdict(members, reasons)}
+	judged := memoEntry{generation: d.newest, why: verdict(members, s.finder.nodeSets.set(&d.Policy.Subsets[d.Subset]).ending, reasons)}
 	if !proven {
 		judged.generation = unproven
 	}
 	return judged, nil
 }
 
-// verdict says why none of a subset's nodes takes a pod: "0/40 nodes fit: 38 Insufficient cpu, 2 untolerated taint".
-func verdict(nodes int, reasons map[string]int) string {
-	if nodes == 0 {
+// verdict says why none of a subset's nodes takes a pod: "0/42 nodes fit: 38 Insufficient cpu, 2 untolerated taint, 2 announced their end". Those that end
+// are not among the nodes.
+func verdict(nodes, ending int, reasons map[string]int) string {
+	if nodes+ending == 0 {
 		return "no node belongs to it"
 	}
-	text := fmt.Sprintf("0/%d nodes fit", nodes)
+	if ending > 0 {
+		reasons["announced their end"] = ending
+	}
+	text := fmt.Sprintf("0/%d nodes fit", nodes+ending)
 	if len(reasons) > 0 {
 		text += ": " + subset.FormatReasons(reasons)
 	}

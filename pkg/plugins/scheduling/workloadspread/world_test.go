@@ -53,7 +53,8 @@ func newWorld(tb testing.TB, replicas int32) *world {
 	tb.Helper()
 	w := &world{t: tb, nodes: map[string]*corev1.Node{}, pods: map[types.UID]*corev1.Pod{}}
 	w.Spread = &Spread{core: &core{
-		finder:   newFinder(),
+		settings: defaultSettings(),
+		finder:   newFinder(defaultSettings().notices),
 		takeover: &takeover{done: true},
 		lease:    &lease{clock: clock.RealClock{}},
 		gated:    func(*corev1.Pod) bool { return false },
