@@ -15,11 +15,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/internal/sandbox"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/crd/rules/v1alpha1"
 	"github.com/berth-project/berth/pkg/lineage"
@@ -83,27 +86,64 @@ func TestManyWorkloadsAtOnce(t *testing.T) {
 	}
 	var creating errgroup.Group
 	creating.SetLimit(8)
-	began := time.Now()
-	for i := range *many {
-		creating.Go(func() error {
-			return the.ApplyYAML(t.Context(), ns, deployment(fmt.Sprint("web-", i), "web", replicas))
-		})
-	}
-	if err := creating.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	created := time.Since(began)
-	waitFor(t, "a spread of each workload", func(ctx context.Context) (string, error) {
-		all, err := spreadsOf(ctx, ns)
-		return map[bool]string{false: fmt.Sprintf("%d spreads", len(all))}[len(all) == *many], err
-	})
-	t.Logf("%d workloads were created in %s, and each had a spread after %s", *many, created, time.Since(began))
-	for i := range *many {
-		if replicas > 0 {
-			expectPods(t, ns, fmt.Sprint("web-", i), map[string]int{"on-demand": 2, "spot": 3})
+	create := func(ns, spread string) {
+		before, err := the.CPU()
+		if err != nil {
+			t.Fatal(err)
 		}
+		began := time.Now()
+		for i := range *many {
+			creating.Go(func() error {
+				name := fmt.Sprint("web-", i)
+				return the.ApplyYAML(t.Context(), ns, strings.ReplaceAll(spread, "NAME", name)+deployment(name, "web", replicas))
+			})
+		}
+		if err := creating.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		created := time.Since(began)
+		waitFor(t, "a ready spread of each workload", func(ctx context.Context) (string, error) {
+			list, err := the.Dynamic.Resource(v1beta1.Resource).Namespace(ns).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return "", err
+			}
+			ready := 0
+			for i := range list.Items {
+				var spread v1beta1.WorkloadSpread
+				if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &spread); err != nil {
+					return "", err
+				}
+				if meta.IsStatusConditionTrue(spread.Status.Conditions, v1beta1.ConditionReady) {
+					ready++
+				}
+			}
+			return map[bool]string{false: fmt.Sprintf("%d ready spreads", ready)}[ready == *many], nil
+		})
+		took := time.Since(began)
+		after, err := the.CPU()
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := after.Since(before)
+		t.Logf("by name: %t. %d workloads were created in %s, and each had a ready spread after %s. CPU: scheduler %s, controller %s, united %s, API server %s", spread != "", *many,
+			created.Round(100*time.Millisecond), took.Round(100*time.Millisecond), used[product.Scheduler], used[product.Controller], used[product.United], used[sandbox.APIServer])
+		for i := range *many {
+			if replicas > 0 {
+				expectPods(t, ns, fmt.Sprint("web-", i), map[string]int{"on-demand": 2, "spot": 3})
+			}
+		}
+		expectAdmitted(t, ns)
 	}
-	expectAdmitted(t, ns)
+	create(ns, "")
+	if *many > 100 { // the same work without rules
+		create(namespace(t, "by-name"), `
+apiVersion: apps.kruise.io/v1beta1
+kind: WorkloadSpread
+metadata: {name: NAME}
+spec:
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: NAME}
+`+strings.TrimPrefix(strings.ReplaceAll(divided, "\n  ", "\n"), "\nspread:")+"---")
+	}
 }
 
 func TestTheNearestRuleCountsAndASpreadByNameWins(t *testing.T) {
@@ -249,6 +289,44 @@ func TestRulesThatCannotWork(t *testing.T) {
 	expectMakers(t, ns, map[string]string{})
 	apply(t, ns, rule("web", divided))
 	expectMakers(t, ns, map[string]string{"web": "SpreadRule web"})
+}
+
+// machines are of a kind that Berth may not read until somebody grants it.
+const machines = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: machines.rules.example.com}
+spec:
+  group: rules.example.com
+  scope: Namespaced
+  names: {kind: Machine, plural: machines, singular: machine}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+    subresources: {status: {}, scale: {specReplicasPath: .spec.size, statusReplicasPath: .status.size}}
+`
+
+func TestAKindThatMayNotBeRead(t *testing.T) {
+	ns := namespace(t, "machines")
+	apply(t, "", machines)
+	waitFor(t, "the kind", func(ctx context.Context) (string, error) {
+		err := the.ApplyYAML(ctx, ns, "{apiVersion: rules.example.com/v1, kind: Machine, metadata: {name: big, labels: {tier: web}}, spec: {size: 4}}")
+		return map[bool]string{false: fmt.Sprint(err)}[err == nil], nil
+	})
+	apply(t, ns, strings.ReplaceAll(rule("web", divided), "apiVersion: apps/v1, kind: Deployment", "apiVersion: rules.example.com/v1, kind: Machine"))
+	status := expectStatus(t, ns, "web", v1alpha1.ConditionReady, v1alpha1.ReasonKindUnreadable)
+	if message := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady).Message; !strings.Contains(message, `Berth may not list machines.rules.example.com; create a ClusterRole with get, list and watch on it and the label rbac.berth.dev/aggregate-to-workload-reader: "true"`) {
+		t.Error(message)
+	}
+	apply(t, "", `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: machine-reader, labels: {rbac.berth.dev/aggregate-to-workload-reader: "true"}}
+rules: [{apiGroups: [rules.example.com], resources: [machines], verbs: [get, list, watch]}]
+`)
+	expectMakers(t, ns, map[string]string{"big": "SpreadRule web"})
 }
 
 // TestARuleSaysWhatItCannotDo for workloads that it picks.
