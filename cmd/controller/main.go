@@ -72,6 +72,8 @@ type flags struct {
 	compatibility string
 	// nodeAutoscaler says how to know whether the cluster has one.
 	nodeAutoscaler string
+	// costMetrics is true if there are metrics of what pods cost.
+	costMetrics bool
 	// federation is true if this cluster is the hub of a federation.
 	federation bool
 	// spreadRules is true if SpreadRules and ClusterSpreadRules are served.
@@ -141,6 +143,7 @@ func (f *flags) addTo(set *flag.FlagSet) {
 	set.StringVar(&f.nodeAutoscaler, "node-autoscaler", string(autoscaler.Auto),
 		"Whether the cluster has a node autoscaler, so that WorkloadSpreads with binding Auto gate their pods. auto: look every 30 s for the API group karpenter.sh "+
 			"and for ConfigMap kube-system/cluster-autoscaler-status; present or absent: do not look.")
+	set.BoolVar(&f.costMetrics, "cost-metrics", false, "Measure what a pod costs an hour in each subset, by label "+v1beta1.HourlyPriceLabel+" of nodes. The process then keeps what each pod of the cluster requests.")
 	set.BoolVar(&f.united, "united-deployments", true, "Serve UnitedDeployments, as soon as the API server has the kind. If false, they and their children stay as they are.")
 	set.BoolVar(&f.spreadRules, "spread-rules", false, "Serve SpreadRules and ClusterSpreadRules: review them and let pods of a new workload wait for its spread or, with --only-workloads, make the spreads. "+
 		"The API server must have both kinds. If false, the spreads that rules have made stay as they are.")
@@ -214,7 +217,7 @@ func run(ctx context.Context, f flags) error {
 	// for one.
 	config.QPS = -1
 	config.DisableCompression = true // compression takes longer than it saves, and deletions wait for lists of pods
-	watchedSets, options := watches.NewState(clock.RealClock{}), frame.CacheOptions()
+	watchedSets, options := watches.NewState(clock.RealClock{}), frame.CacheOptions(f.costMetrics)
 	options.NewInformer = watchedSets.NewInformer(&sidecarv1beta1.SidecarSet{})
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
@@ -296,7 +299,7 @@ func (f *flags) answerAndReport(ctx context.Context, mgr ctrl.Manager, watchedSe
 	if f.webhook.NodeAutoscaler, err = autoscaler.Setup(ctx, mgr, autoscaler.Setting(f.nodeAutoscaler)); err != nil {
 		return err
 	}
-	if err := spreadcontroller.Setup(ctx, mgr, owners, f.webhook.NodeAutoscaler); err != nil {
+	if err := spreadcontroller.Setup(ctx, mgr, owners, f.webhook.NodeAutoscaler, f.costMetrics); err != nil {
 		return err
 	}
 	if f.federation {

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/berth-project/berth/pkg/cli/console"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/report"
 )
 
@@ -42,6 +43,7 @@ type statusCommand struct {
 	allNamespaces bool
 	labels        string
 	watch         bool
+	costs         console.Costs
 }
 
 func newStatus(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
@@ -64,6 +66,7 @@ TYPE is workloadspread (ws), uniteddeployment (ud), federatedreplicaset (frs) or
 	c.output.AddTo(cmd.Flags())
 	cmd.Flags().BoolVarP(&c.allNamespaces, "all-namespaces", "A", false, "Objects of all namespaces.")
 	cmd.Flags().StringVarP(&c.labels, "selector", "l", "", "Objects with these labels, as in kubectl get -l.")
+	c.costs.AddTo(cmd.Flags())
 	cmd.Flags().BoolVarP(&c.watch, "watch", "w", false, "Print again whenever something has changed, until interrupted.")
 	return cmd
 }
@@ -120,9 +123,9 @@ func (c *statusCommand) show(printed []byte, none, inNamespace bool, namespace s
 }
 
 func (c *statusCommand) findAll(ctx context.Context, cluster *console.Cluster, asked []console.Named) ([]report.Report, error) {
-	all := []report.Report{}
+	all, addCost := []report.Report{}, c.costs.NewCostReader(cluster)
 	for i := range asked {
-		found, err := c.find(ctx, cluster, &asked[i])
+		found, err := c.find(ctx, cluster, &asked[i], addCost)
 		if err != nil {
 			return nil, err
 		}
@@ -135,7 +138,9 @@ func (c *statusCommand) findAll(ctx context.Context, cluster *console.Cluster, a
 }
 
 // find are the reports of what the command line names.
-func (c *statusCommand) find(ctx context.Context, cluster *console.Cluster, n *console.Named) (all []report.Report, _ error) {
+func (c *statusCommand) find(
+	ctx context.Context, cluster *console.Cluster, n *console.Named, addCost func(context.Context, *v1beta1.WorkloadSpread, *report.Report) error,
+) (all []report.Report, _ error) {
 	var options []client.ListOption
 	switch {
 	case n.Name != "" && (c.allNamespaces || c.labels != ""):
@@ -167,6 +172,9 @@ func (c *statusCommand) find(ctx context.Context, cluster *console.Cluster, n *c
 		}
 		if err := meta.EachListItem(list, func(item runtime.Object) error {
 			all = append(all, report.Of(item.(metav1.Object), now()))
+			if spread, is := item.(*v1beta1.WorkloadSpread); is {
+				return addCost(ctx, spread, &all[len(all)-1])
+			}
 			return nil
 		}); err != nil {
 			return nil, err
@@ -270,7 +278,7 @@ func (c *statusCommand) subsetRows(r *report.Report) (rows [][]string) {
 	// While there are several revisions, each has a row of its own, because it has the quota for itself.
 	divided := slices.ContainsFunc(r.Subsets, func(s report.Subset) bool { return len(s.Revisions) > 0 })
 	elsewhere := slices.ContainsFunc(r.Subsets, func(s report.Subset) bool { return s.Cluster != "" })
-	add := func(name, revision, kept, quota, target, fill, schedulable, cluster, message string) {
+	add := func(name, revision, kept, quota, target, price, fill, schedulable, cluster, message string) {
 		row := []string{"  " + name}
 		if divided {
 			row = append(row, revision)
@@ -278,6 +286,9 @@ func (c *statusCommand) subsetRows(r *report.Report) (rows [][]string) {
 		row = append(row, kept, quota)
 		if r.ByTarget || c.output.IsWide() {
 			row = append(row, target)
+		}
+		if c.costs.Shown {
+			row = append(row, price)
 		}
 		row = append(row, fill, schedulable)
 		if elsewhere {
@@ -288,9 +299,12 @@ func (c *statusCommand) subsetRows(r *report.Report) (rows [][]string) {
 		}
 		rows = append(rows, row)
 	}
-	add("SUBSET", "REVISION", "KEPT", "QUOTA", "TARGET", "FILL", "SCHEDULABLE", "CLUSTER", "MESSAGE")
+	add("SUBSET", "REVISION", "KEPT", "QUOTA", "TARGET", "POD/HOUR", "FILL", "SCHEDULABLE", "CLUSTER", "MESSAGE")
 	for _, s := range r.Subsets {
-		quota, schedulable := "-", "yes"
+		quota, schedulable, price := "-", "yes", "-"
+		if s.PodPrice != nil {
+			price = report.Price(*s.PodPrice)
+		}
 		if s.Quota != nil {
 			quota = number(*s.Quota)
 		}
@@ -298,7 +312,7 @@ func (c *statusCommand) subsetRows(r *report.Report) (rows [][]string) {
 			schedulable = "no"
 		}
 		for _, scope := range s.Scopes() {
-			add(s.Name, scope.Name, number(scope.Pods), quota, number(s.Target), bar(s, scope.Pods, r.ByTarget), schedulable, s.Cluster, s.Message)
+			add(s.Name, scope.Name, number(scope.Pods), quota, number(s.Target), price, bar(s, scope.Pods, r.ByTarget), schedulable, s.Cluster, s.Message)
 		}
 	}
 	return rows

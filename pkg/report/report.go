@@ -131,6 +131,8 @@ type Subset struct {
 	Over int32 `json:"over,omitempty"`
 	// Target is how many pods the subset holds when all have their place.
 	Target int32 `json:"target"`
+	// PodPrice is what a pod there costs an hour. Nil if that is not known, or was not asked for.
+	PodPrice *float64 `json:"podPrice,omitempty"`
 	// Schedulable is false if pods wait for a node of the subset, or the cluster is not ready.
 	Schedulable bool `json:"schedulable"`
 	// Message says why not, and what else is special.

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	nodeutil "k8s.io/component-helpers/node/util"
 	"k8s.io/utils/clock"
 
@@ -412,6 +413,9 @@ func (b *board) lookAtSpread(key string) (*Spread, error) {
 		return nil, nil
 	}
 	shown := &Spread{Key: key, Order: []string{}, Report: report.Of(object, b.clock.Now())}
+	if spread, is := object.(*v1beta1.WorkloadSpread); is {
+		b.addCost(spread, &shown.Report)
+	}
 	for _, of := range subsetsOf(object) {
 		shown.Order = append(shown.Order, of.name)
 	}
@@ -421,6 +425,27 @@ func (b *board) lookAtSpread(key string) (*Spread, error) {
 		}
 	}
 	return shown, nil
+}
+
+// addCost adds what the pods of a spread cost, if a node has a price.
+func (b *board) addCost(spread *v1beta1.WorkloadSpread, r *report.Report) {
+	var nodes []*corev1.Node
+	for _, node := range b.nodes {
+		if node.Labels[v1beta1.HourlyPriceLabel] != "" {
+			nodes = append(nodes, node)
+		}
+	}
+	policy, errs := subset.Compile(spread, field.NewPath("spec"))
+	if len(nodes) == 0 || len(errs) > 0 {
+		return
+	}
+	var own []*corev1.Pod
+	for name, pod := range b.pods {
+		if shown, found := b.shownPods.shown[name]; found && shown.Spread == keyOfSpread(spread) {
+			own = append(own, pod)
+		}
+	}
+	r.AddCost(policy.PodPrices(nil, nodes, report.RequestsOf(own)))
 }
 
 // subsetOf is a subset of an object's spec. Its term, by which it selects its nodes, may be nil.

@@ -14,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -194,6 +195,33 @@ func TestThePageShowsEachPodWhereItIs(t *testing.T) {
 		"adopted=web-spread/cloud:adopted:ready", "ended=web-spread/own:ended", "leaving=web-spread/own:leaving", "n1@own", "n2@cloud", "other:ready",
 		"pending=web-spread/:pending", "placed=web-spread/own:ready", "shop/web-spread", "starting=web-spread/cloud:starting", "unplaced=web-spread/:ready")
 	f.expectNews(t)
+}
+
+// TestThePageSaysWhatPodsCost goes through the transforms of the cache, which must leave what that needs.
+func TestThePageSaysWhatPodsCost(t *testing.T) {
+	priced, cloud, running := node("n1", "own"), node("n2", "cloud"), pod("a", "n2", "cloud")
+	priced.Labels[v1beta1.HourlyPriceLabel], cloud.Labels[v1beta1.HourlyPriceLabel] = "0.40", "1.60"
+	for _, n := range []*corev1.Node{priced, cloud} {
+		n.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}
+	}
+	running.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}}
+	divided := spread("own", "cloud")
+	divided.Status = v1beta1.WorkloadSpreadStatus{ObservedGeneration: 1, ObservedReplicas: 1, SubsetStatuses: []v1beta1.SubsetStatus{{Name: "own"}, {Name: "cloud", Replicas: 1}},
+		Conditions: []metav1.Condition{{Type: v1beta1.ConditionReady, Status: metav1.ConditionTrue}}}
+	f := newFixture(t, deployment(), replicaSet(), divided)
+	for keep, objects := range map[*func(any) (any, error)][]client.Object{ptr.To(keepOfNode): {priced, cloud}, ptr.To(keepOfPod): {running}} {
+		for _, object := range objects {
+			kept, err := (*keep)(object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.add(t, kept.(client.Object))
+		}
+	}
+	news, err := f.news(t.Context())
+	if err != nil || len(news.Spreads) != 1 || !slices.Contains(news.Spreads[0].Notes, "cost: 0.40 an hour; 1 pod at home would save 0.30") {
+		t.Errorf("%+v, %v", news.Spreads, err)
+	}
 }
 
 func TestNewsAreWhatLooksDifferent(t *testing.T) {

@@ -31,6 +31,7 @@ import (
 	unitedv1beta1 "github.com/berth-project/berth/pkg/crd/united/v1beta1"
 	"github.com/berth-project/berth/pkg/crd/versions"
 	"github.com/berth-project/berth/pkg/lineage"
+	"github.com/berth-project/berth/pkg/report"
 	"github.com/berth-project/berth/pkg/workload"
 )
 
@@ -200,7 +201,7 @@ func keepOfPod(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
-	pod.Spec, pod.Status = corev1.PodSpec{NodeName: pod.Spec.NodeName}, corev1.PodStatus{Phase: pod.Status.Phase, Conditions: pod.Status.Conditions}
+	pod.Spec, pod.Status = corev1.PodSpec{NodeName: pod.Spec.NodeName, Resources: &corev1.ResourceRequirements{Requests: report.RequestsOf([]*corev1.Pod{pod})}}, corev1.PodStatus{Phase: pod.Status.Phase, Conditions: pod.Status.Conditions}
 	pod.ManagedFields = nil
 	maps.DeleteFunc(pod.Annotations, func(key, _ string) bool { return key != v1beta1.MatchedAnnotation && key != v1beta1.AdmittedAnnotation })
 	return pod, nil
@@ -208,7 +209,7 @@ func keepOfPod(obj any) (any, error) {
 
 func keepOfNode(obj any) (any, error) {
 	if node, ok := obj.(*corev1.Node); ok {
-		node.ManagedFields, node.Annotations, node.Status = nil, nil, corev1.NodeStatus{Conditions: node.Status.Conditions}
+		node.ManagedFields, node.Annotations, node.Status = nil, nil, corev1.NodeStatus{Conditions: node.Status.Conditions, Allocatable: node.Status.Allocatable}
 	}
 	return obj, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -51,6 +52,8 @@ type simulatedPlace struct {
 	Then int32 `json:"then"`
 	// Quota is nil if there is no limit.
 	Quota *int32 `json:"quota,omitempty"`
+	// PodPrice is what a pod there costs an hour. Nil if that is not known, or was not asked for.
+	PodPrice *float64 `json:"podPrice,omitempty"`
 }
 
 // simulatedMove is one pod.
@@ -130,6 +133,7 @@ type simulateCommand struct {
 	replicas    int32
 	scale       []int32
 	fromCluster bool
+	costs       console.Costs
 }
 
 func newSimulate(flags *console.Flags, streams genericiooptions.IOStreams) *cobra.Command {
@@ -157,6 +161,7 @@ For a file with a UnitedDeployment it says how its replicas are divided, as if e
 	cmd.Flags().Int32Var(&c.replicas, "replicas", -1, "Replicas to simulate (default those of the workload in the cluster).")
 	cmd.Flags().Int32SliceVar(&c.scale, "scale", nil, "Several numbers of replicas. Each is simulated from the present state.")
 	cmd.Flags().BoolVar(&c.fromCluster, "from-cluster", false, "Place the pods on the nodes of the cluster.")
+	c.costs.AddTo(cmd.Flags())
 	cmd.MarkFlagsMutuallyExclusive("replicas", "scale")
 	return cmd
 }
@@ -193,6 +198,9 @@ func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Clus
 		return fmt.Errorf("%s: %w", c.file, versions.ErrorInWords(gvk, errs.ToAggregate()))
 	}
 	if !c.fromCluster {
+		if c.costs.Shown {
+			return errors.New("--cost goes by the nodes of the cluster: add --from-cluster")
+		}
 		if len(sizes) == 0 {
 			return errors.New("say for how many pods with --replicas or --scale, or read the cluster with --from-cluster")
 		}
@@ -206,7 +214,7 @@ func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Clus
 	if err != nil {
 		return err
 	}
-	simulations, err := fromCluster(ctx, cluster, spread, sizes)
+	simulations, err := c.lookAndSimulate(ctx, cluster, spread, sizes)
 	if err != nil {
 		return err
 	}
@@ -267,36 +275,52 @@ func (c *simulateCommand) simulateApplied(ctx context.Context, connect func() (*
 	if _, errs := subset.Compile(spread, field.NewPath("spec")); len(errs) > 0 {
 		return fmt.Errorf("WorkloadSpread %s: %w", name, errs.ToAggregate())
 	}
-	simulations, err := fromCluster(ctx, cluster, spread, sizes)
+	simulations, err := c.lookAndSimulate(ctx, cluster, spread, sizes)
 	if err != nil {
 		return err
 	}
 	return c.print(simulations)
 }
 
-// fromCluster simulates each size, or the present one if there are none.
-func fromCluster(ctx context.Context, cluster *console.Cluster, spread *v1beta1.WorkloadSpread, sizes []int32) ([]simulation, error) {
+// lookAndSimulate simulates each size, or the present one if there are none.
+func (c *simulateCommand) lookAndSimulate(ctx context.Context, cluster *console.Cluster, spread *v1beta1.WorkloadSpread, sizes []int32) ([]simulation, error) {
+	prices, err := c.costs.Prices()
+	if err != nil {
+		return nil, err
+	}
 	spread.Namespace = cmp.Or(spread.Namespace, cluster.Namespace)
 	spread.UID, spread.Generation = "simulated", 1
 	e, err := look(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
-	return simulateOn(ctx, e, spread, sizes)
+	simulations, d, err := simulateOn(ctx, e, spread, sizes)
+	if err != nil || !c.costs.Shown {
+		return simulations, err
+	}
+	podPrices := d.Policy.PodPrices(prices, e.Nodes, report.RequestsOf(d.Pods))
+	for i := range simulations {
+		for j := range simulations[i].Subsets {
+			if !math.IsNaN(podPrices[j]) {
+				simulations[i].Subsets[j].PodPrice = &podPrices[j]
+			}
+		}
+	}
+	return simulations, nil
 }
 
-func simulateOn(ctx context.Context, e *Engine, spread *v1beta1.WorkloadSpread, sizes []int32) ([]simulation, error) {
+func simulateOn(ctx context.Context, e *Engine, spread *v1beta1.WorkloadSpread, sizes []int32) ([]simulation, *Divided, error) {
 	e.Suppose(spread)
 	winner, err := e.Lineage.Winner(ctx, spread.Namespace, workload.TargetOf(spread))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if winner != nil && winner.Name != spread.Name {
-		return nil, fmt.Errorf("WorkloadSpread %s divides %s/%s already; simulate a change of that one", winner.Name, spread.Spec.TargetReference.Kind, spread.Spec.TargetReference.Name)
+		return nil, nil, fmt.Errorf("WorkloadSpread %s divides %s/%s already; simulate a change of that one", winner.Name, spread.Spec.TargetReference.Kind, spread.Spec.TargetReference.Name)
 	}
 	d, err := e.Divide(ctx, spread, e.Lineage.Compiled(spread))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if len(sizes) == 0 {
 		sizes = []int32{d.Replicas}
@@ -305,11 +329,11 @@ func simulateOn(ctx context.Context, e *Engine, spread *v1beta1.WorkloadSpread, 
 	for _, size := range sizes {
 		s, err := onCluster(ctx, e, d, size)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		simulations = append(simulations, *s)
 	}
-	return simulations, nil
+	return simulations, d, nil
 }
 
 func (c *simulateCommand) print(simulations []simulation) error {
@@ -319,9 +343,19 @@ func (c *simulateCommand) print(simulations []simulation) error {
 	for i := range simulations {
 		s := &simulations[i]
 		rows := [][]string{{fmt.Sprintf("%d replicas", s.Replicas), "KEPT", "THEN", "QUOTA"}}
+		if c.costs.Shown {
+			rows[0] = append(rows[0], "COST KEPT", "COST THEN")
+		}
 		for _, in := range s.Subsets {
-			quota := subset.FormatQuota(ptr.Deref(in.Quota, subset.NoLimit))
-			rows = append(rows, []string{"  " + in.Name, strconv.Itoa(int(in.Now)), strconv.Itoa(int(in.Then)), quota})
+			row := []string{"  " + in.Name, strconv.Itoa(int(in.Now)), strconv.Itoa(int(in.Then)), subset.FormatQuota(ptr.Deref(in.Quota, subset.NoLimit))}
+			switch {
+			case !c.costs.Shown:
+			case in.PodPrice == nil:
+				row = append(row, "-", "-")
+			default:
+				row = append(row, report.Price(float64(in.Now)**in.PodPrice), report.Price(float64(in.Then)**in.PodPrice))
+			}
+			rows = append(rows, row)
 		}
 		if err := c.output.Table(c.out, rows); err != nil {
 			return err

@@ -79,7 +79,7 @@ subsets:
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			simulations, err := simulateOn(t.Context(), engineOf(t, append(shop(2), tc.there...)...), testkit.Spread(t, tc.spec, "{}"), tc.sizes)
+			simulations, _, err := simulateOn(t.Context(), engineOf(t, append(shop(2), tc.there...)...), testkit.Spread(t, tc.spec, "{}"), tc.sizes)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -93,7 +93,7 @@ subsets:
 		})
 	}
 	t.Run("why there is no node", func(t *testing.T) {
-		simulations, err := simulateOn(t.Context(), engineOf(t, shop(2)...), testkit.Spread(t, openEnded, "{}"), []int32{3})
+		simulations, _, err := simulateOn(t.Context(), engineOf(t, shop(2)...), testkit.Spread(t, openEnded, "{}"), []int32{3})
 		if want := "a: 0/1: 1 Insufficient cpu"; err != nil || simulations[0].Why != want {
 			t.Errorf("%v, got %+v, want %q", err, simulations, want)
 		}
@@ -103,12 +103,12 @@ subsets:
 		other.Name, other.UID = "older", "older"
 		young := testkit.Spread(t, byPool, "{}")
 		young.CreationTimestamp = metav1.Now()
-		if _, err := simulateOn(t.Context(), engineOf(t, append(shop(2), other)...), young, nil); err == nil || !strings.Contains(err.Error(), "older divides Deployment/web already") {
+		if _, _, err := simulateOn(t.Context(), engineOf(t, append(shop(2), other)...), young, nil); err == nil || !strings.Contains(err.Error(), "older divides Deployment/web already") {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("a workload that does not exist", func(t *testing.T) {
-		if _, err := simulateOn(t.Context(), engineOf(t), testkit.Spread(t, byPool, "{}"), nil); err == nil || !strings.Contains(err.Error(), "Deployment/web, the workload of WorkloadSpread web, does not exist") {
+		if _, _, err := simulateOn(t.Context(), engineOf(t), testkit.Spread(t, byPool, "{}"), nil); err == nil || !strings.Contains(err.Error(), "Deployment/web, the workload of WorkloadSpread web, does not exist") {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -149,7 +149,7 @@ func (i *installation) newGuard(ctx context.Context, config *rest.Config, opts g
 // newManager makes a manager with the cache of berth-controller, which lacks what the controllers do not read.
 func (i *installation) newManager(config *rest.Config) (ctrl.Manager, error) {
 	return ctrl.NewManager(config, ctrl.Options{
-		Scheme: i.scheme, Cache: frame.CacheOptions(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Scheme: i.scheme, Cache: frame.CacheOptions(false), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Controller: controllerconfig.Controller{SkipNameValidation: ptr.To(true)},
 	})
 }

@@ -95,6 +95,7 @@ var suites = map[string][]suite{
 		{random, []string{"-run", wholeRandom, "./pkg/plugins/scheduling/workloadspread"}},
 		{every, []string{"-run", searches, "./pkg/plugins/scheduling/workloadspread"}},
 	},
+	"pkg/report":                {{examples, []string{"./pkg/report"}}},
 	"pkg/fit":                   {{examples, []string{"./pkg/fit"}}},
 	"pkg/controller/apply":      {{examples, []string{"./pkg/controller/apply", "./pkg/controller/federation", "./pkg/controller/united"}}},
 	"pkg/controller/spread":     {{examples, []string{"./pkg/controller/spread"}}},

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,14 +22,17 @@ import (
 )
 
 // CacheOptions keep in memory only what the controllers read of the watched objects. Other fields read as empty: to read a field, keep it here first.
-// Objects from the cache are shared and must not be changed.
-func CacheOptions() cache.Options {
-	shared := ptr.To(true)
+// Objects from the cache are shared and must not be changed. With requests, pods have in spec.resources what they request, and not otherwise.
+func CacheOptions(requests bool) cache.Options {
+	shared, keepOfPod := ptr.To(true), KeepOfPod
+	if requests {
+		keepOfPod = keepRequests
+	}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&v1beta1.WorkloadSpread{}: {Transform: keepWriters},
-			&corev1.Pod{}:             {Transform: KeepOfPod, UnsafeDisableDeepCopy: shared},
+			&corev1.Pod{}:             {Transform: keepOfPod, UnsafeDisableDeepCopy: shared},
 			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{workload.KruiseConfiguration.Namespace: {
 				FieldSelector: fields.OneTermEqualSelector("metadata.name", workload.KruiseConfiguration.Name),
 			}}},
@@ -69,13 +73,22 @@ func KeepOfPod(obj any) (any, error) {
 	return kept, nil
 }
 
-// keepOfNode keeps what selects a node, and what may announce its end.
+func keepRequests(obj any) (any, error) {
+	kept, err := KeepOfPod(obj)
+	if pod, ok := obj.(*corev1.Pod); ok {
+		kept.(*corev1.Pod).Spec.Resources = &corev1.ResourceRequirements{Requests: resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})}
+	}
+	return kept, err
+}
+
+// keepOfNode keeps what selects a node, what may announce its end, and how large it is.
 func keepOfNode(obj any) (any, error) {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
 		return obj, nil
 	}
 	kept := &corev1.Node{ObjectMeta: node.ObjectMeta, Spec: corev1.NodeSpec{Taints: node.Spec.Taints}}
+	kept.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: *node.Status.Allocatable.Cpu(), corev1.ResourceMemory: *node.Status.Allocatable.Memory()}
 	kept.ManagedFields, kept.Annotations = nil, nil
 	for _, c := range node.Status.Conditions {
 		kept.Status.Conditions = append(kept.Status.Conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status})

@@ -40,6 +40,8 @@ type account struct {
 	terminating, unwritten map[string]*entry
 	// refused are the pods that the API server refused to update.
 	refused refusals
+	// requests of the pod that was seen last. Nil if the cache has none.
+	requests corev1.ResourceList
 	// recount is when all pods are counted again.
 	recount time.Time
 }
@@ -98,6 +100,9 @@ func (a *account) take(pod *corev1.Pod, node *corev1.Node) {
 	observed.CostIgnored = !scalesByCost(pod)
 	observed.OfJob = workload.IsOfJob(pod)
 	unschedulable, _ := podstate.IsUnschedulable(pod)
+	if pod.Spec.Resources != nil {
+		a.requests = pod.Spec.Resources.Requests
+	}
 	a.put(observed, podFacts{label: pod.Labels[v1beta1.SubsetLabel], until: pod.DeletionTimestamp, unschedulable: unschedulable, overfull: refusedForLackOfRoom(pod), scheduler: pod.Spec.SchedulerName})
 }
 

@@ -39,6 +39,8 @@ type facts struct {
 	// need not.
 	kruisePaths []string
 	kindList    error
+	// podPrices are those of subset.PodPrices. Nil if nobody asks for them.
+	podPrices []float64
 }
 
 // knowsWhoIsKept is false if it is not known which pods the spread divides, or how many pods the workload asks for.

@@ -74,6 +74,13 @@ func (r *reconciler) gather(ctx context.Context, spread *v1beta1.WorkloadSpread)
 	}
 	plan := f.policy.Plan(f.workload.replicas)
 	f.roster.Replan(&plan)
+	if r.priced != nil {
+		nodes, err := r.priced.list(ctx, r.client, r.clock.Now())
+		if err != nil {
+			return nil, err
+		}
+		f.podPrices = f.policy.PodPrices(nil, nodes, f.requests)
+	}
 	return f, nil
 }
 

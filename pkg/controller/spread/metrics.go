@@ -1,6 +1,8 @@
 package spread
 
 import (
+	"math"
+
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -17,6 +19,9 @@ var (
 		"Pods that a subset may hold in one quota scope; -1 is no limit.", []string{"namespace", "workloadspread", "subset"}, nil)
 	targetDesc = prometheus.NewDesc("berth_workloadspread_target",
 		"Pods that a subset holds when every pod is where it should be.", []string{"namespace", "workloadspread", "subset"}, nil)
+	priceDesc = prometheus.NewDesc("berth_workloadspread_pod_price",
+		"Estimate of what a pod costs an hour in a subset, by label berth.dev/hourly-price of nodes, with --cost-metrics. Times berth_workloadspread_pods it is what the subset costs.",
+		[]string{"namespace", "workloadspread", "subset"}, nil)
 	stateDesc = prometheus.NewDesc("berth_workloadspread_pods_in_state",
 		"Pods of a spread that may need attention, by state: pending (no node yet), unplaced (in no subset), adopted (bound by others), surplus (above a quota), unadmitted (placed by the default scheduler after the spread was created), other_scheduler (placed by a scheduler that does not divide them), overfull (failed, because another scheduler had filled the node).",
 		[]string{"namespace", "workloadspread", "state"}, nil)
@@ -34,12 +39,14 @@ type measure struct {
 	status v1beta1.WorkloadSpreadStatus
 	// quota of each subset in the status. Nil if it is not known.
 	quota []int32
+	// podPrices are those of subset.PodPrices. Nil if nobody asks for them.
+	podPrices []float64
 	// unadmitted counts pods that the default scheduler placed, otherScheduler those of other schedulers, and overfull those that a kubelet refused for lack of room.
 	unadmitted, otherScheduler, overfull int32
 }
 
 func measureOf(status v1beta1.WorkloadSpreadStatus, f *facts) measure {
-	now := measure{status: status}
+	now := measure{status: status, podPrices: f.podPrices}
 	if f.policy != nil && f.workload.problem == nil {
 		now.quota = f.policy.Plan(f.workload.replicas).Quota
 	}
@@ -58,11 +65,14 @@ func measureOf(status v1beta1.WorkloadSpreadStatus, f *facts) measure {
 
 func newMeasures() *frame.Measures[measure] {
 	return frame.NewMeasures(frame.Series[measure]{
-		Count: spreadsDesc, Own: []*prometheus.Desc{podsDesc, quotaDesc, targetDesc, stateDesc, readyDesc}, Most: mostMeasured,
+		Count: spreadsDesc, Own: []*prometheus.Desc{podsDesc, quotaDesc, targetDesc, priceDesc, stateDesc, readyDesc}, Most: mostMeasured,
 		Send: func(now measure, gauge func(*prometheus.Desc, float64, ...string)) {
 			for i := range now.status.SubsetStatuses {
 				in := &now.status.SubsetStatuses[i]
 				gauge(podsDesc, float64(in.Replicas), in.Name)
+				if i < len(now.podPrices) && !math.IsNaN(now.podPrices[i]) {
+					gauge(priceDesc, now.podPrices[i], in.Name)
+				}
 				if now.quota != nil {
 					gauge(quotaDesc, float64(now.quota[i]), in.Name)
 					gauge(targetDesc, float64(in.TargetReplicas), in.Name)

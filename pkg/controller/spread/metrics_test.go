@@ -2,14 +2,22 @@ package spread
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/subset"
 )
 
 func TestMetricsSayWhatTheStatusSays(t *testing.T) {
@@ -54,5 +62,67 @@ func TestTheNumberOfTimeSeriesIsBounded(t *testing.T) {
 	want := "# HELP berth_workloadspreads Number of spreads. Only the first thousand have metrics of their own.\n# TYPE berth_workloadspreads gauge\nberth_workloadspreads 1100\n"
 	if err := testutil.CollectAndCompare(m, strings.NewReader(want), "berth_workloadspreads"); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestOnlyKnownPricesAreMeasured(t *testing.T) {
+	m, name := newMeasures(), types.NamespacedName{Namespace: "ns", Name: "web"}
+	status := v1beta1.WorkloadSpreadStatus{SubsetStatuses: []v1beta1.SubsetStatus{{Name: "a"}, {Name: "b"}}}
+	m.Take(name, measureOf(status, &facts{podPrices: []float64{0.25, math.NaN()}}))
+	want := `
+# HELP berth_workloadspread_pod_price Estimate of what a pod costs an hour in a subset, by label berth.dev/hourly-price of nodes, with --cost-metrics. Times berth_workloadspread_pods it is what the subset costs.
+# TYPE berth_workloadspread_pod_price gauge
+berth_workloadspread_pod_price{namespace="ns",subset="a",workloadspread="web"} 0.25
+`
+	if err := testutil.CollectAndCompare(m, strings.NewReader(want), "berth_workloadspread_pod_price"); err != nil {
+		t.Error(err)
+	}
+	m.Take(name, measureOf(status, &facts{}))
+	if n := testutil.CollectAndCount(m, "berth_workloadspread_pod_price"); n != 0 {
+		t.Errorf("%d series although nobody asks for costs", n)
+	}
+}
+
+func TestPricesOfNodesAreReadAgainAfterAWhile(t *testing.T) {
+	node := func(name string, labels map[string]string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	}
+	reader := fake.NewClientBuilder().WithObjects(node("a", map[string]string{v1beta1.HourlyPriceLabel: "0.1"}), node("b", nil)).Build()
+	priced, now := &pricedNodes{}, time.Unix(1000, 0)
+	count := func(at time.Time) int {
+		nodes, err := priced.list(t.Context(), reader, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(nodes)
+	}
+	if n := count(now); n != 1 {
+		t.Errorf("%d nodes with a price", n)
+	}
+	if err := reader.Create(t.Context(), node("c", map[string]string{v1beta1.HourlyPriceLabel: "0.2"})); err != nil {
+		t.Fatal(err)
+	}
+	if soon, later := count(now.Add(priceInterval-1)), count(now.Add(priceInterval)); soon != 1 || later != 2 {
+		t.Errorf("%d nodes soon, and %d later", soon, later)
+	}
+}
+
+func TestTheCacheKeepsRequestsIfSomebodyAsks(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "a", Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}}}}}}
+	for _, asked := range []bool{false, true} {
+		for object, of := range frame.CacheOptions(asked).ByObject {
+			if _, isPod := object.(*corev1.Pod); !isPod {
+				continue
+			}
+			kept, err := of.Transform(pod.DeepCopy())
+			if err != nil {
+				t.Fatal(err)
+			}
+			in := openAccount(basis{policy: &subset.Policy{}})
+			in.take(kept.(*corev1.Pod), nil)
+			if got := in.requests.Cpu().String(); got != map[bool]string{false: "0", true: "2"}[asked] || len(kept.(*corev1.Pod).Spec.Containers) > 0 {
+				t.Errorf("asked for: %t, and the account knows %s", asked, got)
+			}
+		}
 	}
 }

@@ -19,8 +19,9 @@ import (
 )
 
 // Setup adds the status controller of WorkloadSpreads to the manager, whose cache must have been made with frame.CacheOptions. The lineage must be of the
-// same manager. nodes knows whether there is a node autoscaler; nil means that there is none. The context is used until Setup returns.
-func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, nodes *autoscaler.Detector) error {
+// same manager. nodes knows whether there is a node autoscaler; nil means that there is none. costs is true if the metrics say what pods cost; the cache must have their requests.
+// The context is used until Setup returns.
+func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, nodes *autoscaler.Detector, costs bool) error {
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
@@ -28,6 +29,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, nodes
 	r := &reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), family: family, autoscaler: nodes, events: mgr.GetEventRecorder("berth-controller"), clock: clock.RealClock{},
 		pace: frame.Pace{Interval: frame.StatusInterval}, changes: &changes{}, measures: newMeasures(), corrections: newCorrections(),
+	}
+	if costs {
+		r.priced = &pricedNodes{}
 	}
 	c, err := frame.New("workloadspread", mgr, r, r.measures, r.corrections)
 	if err != nil {

@@ -50,6 +50,9 @@ const (
 	// AskedCostAnnotation is the deletion cost that the application of a pod has written into PodDeletionCostAnnotation, where Berth has replaced it. 0 means none.
 	AskedCostAnnotation = "berth.dev/asked-deletion-cost"
 
+	// HourlyPriceLabel on a node is what it costs an hour, as a decimal number. It decides nothing: it is for people, and for a metric.
+	HourlyPriceLabel = "berth.dev/hourly-price"
+
 	// SchedulerName is the default name under which pods choose Berth's scheduler.
 	SchedulerName = "berth-scheduler"
 )
