@@ -25,6 +25,10 @@ func (ev PodAsks) apply(l *Ledger) {
 		return
 	}
 	answer := l.held(e)
+	if ev.Try && answer.Reason == "" {
+		l.try(e, &ev)
+		return
+	}
 	if answer.Reason == "" {
 		e.asked = e.position()
 		candidate := l.candidate(e)
@@ -194,10 +198,8 @@ func (l *Ledger) admit(e *entry, candidate subset.Candidate, closed subset.Mask)
 		return answer
 	}
 	e.lent = verdict.Lent
-	d := &Decision{Spread: a.active(), Policy: a.policy, Subset: verdict.Subset, Own: e.own, preempts: preempts}
-	if d.Subset != subset.None {
-		d.Metadata = a.metadata[d.Subset]
-	}
+	d := e.decide(verdict.Subset)
+	d.preempts = preempts
 	if name := d.Name(); name != e.slot {
 		l.dequeue(e)
 		before := e.holds()
@@ -208,6 +210,16 @@ func (l *Ledger) admit(e *entry, candidate subset.Candidate, closed subset.Mask)
 		}
 	}
 	return Answer{Decision: d}
+}
+
+// decide is the decision for a subset, which may be subset.None.
+func (e *entry) decide(index int) *Decision {
+	a := e.account
+	d := &Decision{Spread: a.active(), Policy: a.policy, Subset: index, Own: e.own}
+	if index != subset.None {
+		d.Metadata = a.metadata[index]
+	}
+	return d
 }
 
 // nominatedTo is the first subset that has the node to which the pod is nominated, by a preemption or by another component.
@@ -290,7 +302,7 @@ func waitFor(reason v1beta1.Reason) Wait {
 func (l *Ledger) release(e *entry, fresh bool) {
 	l.dequeue(e)
 	e.stage = Waiting
-	e.lent = false
+	e.lent, e.forGroup = false, false
 	if e.slot == "" {
 		return
 	}

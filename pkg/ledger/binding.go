@@ -9,7 +9,7 @@ import (
 
 func (ev NodeFound) apply(l *Ledger) {
 	e, d := l.pods[ev.UID], ev.Decision
-	if e == nil || e.stage != Claimed || !l.stillHolds(e, d) {
+	if e == nil || d.tries && !l.claimFor(e, d) || e.stage != Claimed || !l.stillHolds(e, d) {
 		return
 	}
 	a := e.account
@@ -52,6 +52,11 @@ const (
 
 // nodeFailed is for a pod that cannot be bound to the node that it has found. The scheduler tries it again by itself.
 func (l *Ledger) nodeFailed(e *entry) {
+	if e.forGroup && e.account != nil {
+		l.release(e, false)
+		e.wait = ForCycle
+		return
+	}
 	l.claimAgain(e)
 	if e.stage != Claimed || e.index() == subset.None || l.isFixed(e) {
 		return

@@ -59,7 +59,10 @@ func canonical(l *Ledger, now time.Time) string {
 			if s.failing.in != "" {
 				fmt.Fprintf(&b, ", failed %d times in %s since %s", s.failing.times, s.failing.in, when(s.failing.since))
 			}
-			fmt.Fprint(&b, ", unbindable ", s.unbindable)
+			fmt.Fprint(&b, ", unbindable ", s.unbindable, ", for its group ", s.forGroup)
+			if s.together != nil {
+				fmt.Fprintf(&b, ", together %v", *s.together)
+			}
 			if l.hasTimer(e) {
 				b.WriteString(", timer")
 			}
@@ -123,7 +126,7 @@ func TestCanonicalKnowsEveryField(t *testing.T) {
 	for of, want := range map[reflect.Type]string{
 		reflect.TypeFor[Ledger](): "observation questions pods owners accounts byName blindUntil perNamespace nodes unclassified ended unresolved lowest order timers change served now effects",
 		reflect.TypeFor[entry]():  "pod owner account scope stage ending slot uncertain record search",
-		reflect.TypeFor[search](): "order wait list woken overdue probeOf own shape rules tried preempted lent nominated stays failing unbindable asked newsBy",
+		reflect.TypeFor[search](): "order wait list woken overdue probeOf own shape rules tried preempted lent nominated stays failing unbindable forGroup together asked newsBy",
 		reflect.TypeFor[account](): "workload spreads dividing members live read ordinals policy invalid plan replicasKnown explained asked question tally metadata waiting exhausted " +
 			"skipUntil announced",
 		reflect.TypeFor[waitlist]():      "account class pods exhausted probes backoff retryAt",

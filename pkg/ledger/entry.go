@@ -113,6 +113,10 @@ type search struct {
 	// failing says how often the pod has lost the node that it had found. unbindable are the tried subsets in which that happened too often.
 	failing    failing
 	unbindable subset.Mask
+	// forGroup is true if the pod has its slot for as long as it has a node; see SlotTried.
+	forGroup bool
+	// together are the pods with which it waits for slots. Nil for a pod that waits by itself.
+	together *together
 	// asked is the position with which the pod asked last.
 	asked int32
 	// newsBy is when the pod stops waiting for news. Zero if it has not waited yet.
@@ -288,7 +292,7 @@ func (l *Ledger) joinAccount(e *entry, a *account) {
 // beginAgain forgets what the pod has tried.
 func (s *search) beginAgain() {
 	s.wait, s.woken, s.list, s.probeOf, s.overdue = ForCycle, false, nil, nil, false
-	s.tried, s.preempted, s.lent, s.nominated, s.stays, s.failing, s.unbindable = 0, 0, false, false, false, failing{}, 0
+	s.tried, s.preempted, s.lent, s.nominated, s.stays, s.failing, s.unbindable, s.together = 0, 0, false, false, false, failing{}, 0, nil
 }
 
 // failing is how often, and since when, a pod has lost the nodes that it found in a subset.

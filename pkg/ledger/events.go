@@ -94,13 +94,39 @@ type (
 	PodAsks struct {
 		Pod     *corev1.Pod
 		Results CheckResults
+		// Try is true for a pod of a group, in a cycle of the whole group, which may be thrown away. The pod then gets no slot before it has found a node; see
+		// SlotTried.
+		Try bool
+		// Place is the one of Effects.Places that the group tries. Nil if the pod may use any subset.
+		Place *Decision
 	}
+	// GroupAsks are the pods of a group that want their slots in one subset, and at once. Effects.Places are those that the group may try, in this order. If
+	// there is none and no Answer, each pod asks by itself: they are not divided by the same spread, or their subsets were picked before.
+	GroupAsks struct {
+		// Group is its name, and Version changes with its spec. Pods are those that look for a node, and With those that have found one.
+		Group   types.NamespacedName
+		Version string
+		Pods    []*corev1.Pod
+		With    []types.UID
+		// AtLeast is how many of Pods need a slot, from 1 to all. A subset with room for all of them comes first.
+		AtLeast int32
+	}
+	// GroupChanged says that a group of this name was created, or needs another number of slots than before.
+	GroupChanged struct{ Group types.NamespacedName }
+	// SlotTried is a pod of a group that has found a node in the subset of its decision, in a cycle that may be thrown away. It takes the slot, so that the
+	// other pods of its group find it taken. Effects.OK is false if the decision is no longer valid. If the cycle counts, SlotReturned and NodeFound follow.
+	SlotTried struct {
+		UID      types.UID
+		Decision *Decision
+	}
+	// SlotReturned takes SlotTried back.
+	SlotReturned struct{ UID types.UID }
 	// NodeFound is a pod that found a node in the subset of its decision. Effects.OK is false if the decision is no longer valid.
 	NodeFound struct {
 		UID      types.UID
 		Decision *Decision
 	}
-	// NodeLost is a pod that gives its node back before its bind was sent. It keeps its claim. The event has no effect after BindSent.
+	// NodeLost is a pod that gives its node back before its bind was sent. It keeps its claim, unless it asked with its group. The event has no effect after BindSent.
 	NodeLost struct{ UID types.UID }
 	// NoNodeFound is a pod for which no node of its decision's subset fits. Effects.Next says what the pod does.
 	NoNodeFound struct {
@@ -136,7 +162,7 @@ type (
 		UID      types.UID
 		Decision *Decision
 	}
-	// BindRefused says that the API server certainly did not bind the pod. The pod keeps its claim.
+	// BindRefused says that the API server certainly did not bind the pod. The pod keeps its claim, unless it asked with its group.
 	BindRefused struct{ UID types.UID }
 	// BindUnknown is a bind that may have happened, or may still happen until a time. Its slot stays taken until the pod is seen on a node, until it
 	// is gone, or until BindDisproved.
@@ -165,11 +191,13 @@ const AuditInterval = 30 * time.Second
 
 // Effects are what the caller must carry out after an event, without holding its mutex.
 type Effects struct {
-	// Answer is for PodAsks and NoNodeFound.
+	// Answer is for PodAsks, GroupAsks and NoNodeFound.
 	Answer Answer
+	// Places are for GroupAsks.
+	Places []*Decision
 	// Check asks for a check of the nodes of a subset; see PodAsks. Nil if Answer is the answer.
 	Check *NodeCheck
-	// OK is for NodeFound, BindSent and ClusterChanged.
+	// OK is for NodeFound, SlotTried, BindSent and ClusterChanged.
 	OK bool
 	// Next is for NoNodeFound.
 	Next Step
@@ -192,9 +220,9 @@ type Effects struct {
 	At time.Time
 }
 
-// Undivided is true after PodAsks if no spread divides the pod.
+// Undivided is true after PodAsks if no spread divides the pod, and after GroupAsks if each pod asks by itself.
 func (fx *Effects) Undivided() bool {
-	return fx.Check == nil && fx.Answer.Decision == nil && fx.Answer.Reason == ""
+	return fx.Check == nil && fx.Places == nil && fx.Answer.Decision == nil && fx.Answer.Reason == ""
 }
 
 // Question asks for the replicas of a workload that has more pods than the replicas that the ledger has seen.
@@ -253,6 +281,8 @@ type Decision struct {
 	preempts bool
 	// fresh is true if the pod got its slot in this cycle. No other pod has found the slot taken.
 	fresh bool
+	// tries is true if the pod has no slot before it has found a node; see PodAsks. lent is then subset.Verdict's.
+	tries, lent bool
 }
 
 // Name of the subset; empty for subset.None.

@@ -23,7 +23,7 @@ func (l *Ledger) claimPick(e *entry) {
 	}
 	e.stage = Claimed
 	freed := l.setSlots(e, a.policy.Subsets[picked].Name, e.uncertain)
-	e.tried, e.preempted, e.unbindable, e.lent, e.nominated = 0, 0, 0, false, false
+	e.tried, e.preempted, e.unbindable, e.lent, e.nominated, e.forGroup = 0, 0, 0, false, false, false
 	l.wakeFor(a, e.scope, freed)
 	l.crowd(e, e.holds())
 }

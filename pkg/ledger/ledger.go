@@ -172,7 +172,7 @@ func (l *Ledger) observe(pod *corev1.Pod) {
 	if e.search != nil && e.differsBy(pod) {
 		opened = subset.IsGated(e.pod) && !subset.IsGated(pod)
 		if e.wait == ForSlot || opened {
-			l.wake(e) // it may get another answer by now
+			l.wakeTogether(e) // it may get another answer by now
 		}
 		e.shape, e.rules, e.own = "", "", subset.OwnTolerations(pod)
 	}
@@ -205,6 +205,11 @@ func (l *Ledger) podEnded(uid types.UID) {
 	}
 	if e := l.pods[uid]; e != nil {
 		l.skipAfter(e)
+		if e.search != nil && e.together != nil && e.wait == ForSlot {
+			// The queue holds the whole group because of this pod, and another pod may have joined the group, which does not wait for slots. To try any pod of a group is to try
+			// the group.
+			l.effects.Wake = append(l.effects.Wake, e.pod)
+		}
 	}
 	l.drop(uid)
 }
@@ -254,6 +259,14 @@ func (l *Ledger) IsBound(uid types.UID) bool {
 func (l *Ledger) WaitsForSlot(uid types.UID) bool {
 	e := l.pods[uid]
 	return e != nil && e.search != nil && e.account != nil && e.wait == ForSlot
+}
+
+// GroupVersion is the version with which the pod's group asked, if the pod waits together with others. A group that has changed since may need less.
+func (l *Ledger) GroupVersion(uid types.UID) string {
+	if e := l.pods[uid]; e != nil && e.search != nil && e.together != nil {
+		return e.together.version
+	}
+	return ""
 }
 
 // ClaimOf is the subset in which an unbound pod looks for a node. Nil if there is none.

@@ -184,21 +184,32 @@ func (l *Ledger) wakeNext(a *account, scope string) (woken int) {
 	for i, quota := range a.plan.Quota {
 		free += max(subset.Free(quota, kept[i]), 0) // no pod waits for a slot of a subset without limit
 	}
-	for _, e := range w.pods {
+	var seen []*together
+	for i, e := range w.pods {
 		if free <= 0 {
 			break
+		}
+		needs, pods := int32(1), w.pods[i:i+1]
+		if e.together != nil {
+			if slices.Contains(seen, e.together) {
+				continue
+			}
+			seen = append(seen, e.together)
+			needs, pods = e.together.needs, w.together(e.together)
 		}
 		to := l.wouldTake(e, kept)
 		if to == subset.None {
 			continue
 		}
-		kept[to]++
+		kept[to] += needs
 		if a.plan.Quota[to] != subset.NoLimit {
-			free--
+			free -= needs
 		}
-		if !e.woken {
-			l.wake(e)
-			woken++
+		for _, e := range pods {
+			if !e.woken {
+				l.wake(e)
+				woken++
+			}
 		}
 	}
 	return woken
@@ -211,6 +222,9 @@ func (l *Ledger) wouldTake(e *entry, kept subset.Counts) int {
 		return subset.None
 	}
 	c := l.candidate(e)
+	if e.together != nil {
+		c = l.candidateFor(e.together, e)
+	}
 	if claim != subset.None && !e.woken && a.policy.IsRanked() && !c.HasHome {
 		return subset.None
 	}
@@ -236,7 +250,7 @@ func (l *Ledger) wakeBehind(a *account, scope string, left subset.Mask) {
 		if c.HasHome {
 			behind = a.policy.Next(&a.plan, kept, c, ^subset.Mask(0).With(to).With(claim)) == to
 		}
-		if !e.woken && behind && (!c.Admitted || c.Within == to) && a.policy.HasRoom(&a.plan, kept, to, c) {
+		if !e.woken && behind && e.together == nil && (!c.Admitted || c.Within == to) && a.policy.HasRoom(&a.plan, kept, to, c) {
 			l.wake(e)
 			return
 		}

@@ -45,6 +45,8 @@ type Candidate struct {
 	// pod is beyond all quotas.
 	HasHome bool
 	Home    int
+	// Together is how many pods a subset must have room for at once, this one among them. 0 and 1 are this pod alone.
+	Together int32
 }
 
 // outOfTheWay is how many counted slots of a subset are ignored for this pod: its own, and those that give way to it.
@@ -190,6 +192,30 @@ func (p *Policy) dueBefore(plan *Plan, kept Counts, pod *Candidate, later, earli
 	return allocation.CompareShares(p.Subsets[later].Weight, max(a, 0), p.Subsets[earlier].Weight, max(b, 0)) < 0
 }
 
+// Places are the subsets that pods of a group may try together, in this order: those with room for pod.Together pods at
+// once, and then those with room for the given number, which is at least 1. Within both they are in the order in which
+// they are due. Strategy Fixed has one place. If no subset has room, the places are None alone if the spread lets pods
+// go without a subset, and nil if the pods must wait.
+func (p *Policy) Places(plan *Plan, kept Counts, pod Candidate, atLeast int32) (places []int) {
+	pod.HasHome = false // that of one pod is not that of all
+	skip := Mask(0)
+	if pod.Admitted {
+		skip = ^skip.With(pod.Within)
+	}
+	for _, pod.Together = range []int32{pod.Together, atLeast} {
+		for next := p.nextDue(plan, kept, &pod, skip); next != None; next = p.nextDue(plan, kept, &pod, skip) {
+			places, skip = append(places, next), skip.With(next)
+			if p.Strategy == v1beta1.FixedScheduleStrategy {
+				return places
+			}
+		}
+	}
+	if places == nil && p.WhenFull == v1beta1.WhenFullSchedule {
+		return []int{None}
+	}
+	return places
+}
+
 // admitWithin is the verdict on a pod whose subset admission picked.
 func (p *Policy) admitWithin(plan *Plan, kept Counts, pod Candidate) Verdict {
 	switch {
@@ -249,7 +275,7 @@ func (p *Policy) HasRoom(plan *Plan, kept Counts, subset int, pod Candidate) boo
 // hasRoom is HasRoom without a copy of the candidate, for loops over the subsets.
 func (p *Policy) hasRoom(plan *Plan, kept Counts, subset int, pod *Candidate) bool {
 	quota := plan.Quota[subset]
-	if quota == NoLimit || kept.At(subset)-pod.outOfTheWay(subset) < quota {
+	if quota == NoLimit || kept.At(subset)-pod.outOfTheWay(subset)+max(pod.Together, 1) <= quota {
 		return true
 	}
 	return pod.Lent && p.lends && quota > 0 && kept.sum()-int32(bits.OnesCount64(uint64(pod.Holds))) < plan.Replicas

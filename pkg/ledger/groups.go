@@ -1,0 +1,229 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/subset"
+)
+
+// together is a group of pods that wait until a subset has slots for them at once. Between two cycles such pods hold no slot, so no group keeps another
+// one from completing.
+type together struct {
+	group   types.NamespacedName
+	version string
+	// needs is how many slots must be free.
+	needs int32
+	// with are the other pods of the group. The subset must be theirs.
+	with []types.UID
+}
+
+// candidateFor is a pod as one of those that wait together.
+func (l *Ledger) candidateFor(t *together, e *entry) subset.Candidate {
+	c := l.candidate(e)
+	c.Together, c.HasHome = t.needs, false
+	if in := l.subsetOf(e, t.with); in != subset.None {
+		c.Admitted, c.Within = true, in
+	}
+	return c
+}
+
+// together are the pods of the waitlist that wait together.
+func (w *waitlist) together(t *together) (pods []*entry) {
+	for _, e := range w.pods {
+		if e.together == t {
+			pods = append(pods, e)
+		}
+	}
+	return pods
+}
+
+// wakeTogether wakes a pod, and those that wait together with it: the queue tries the pods of a group at once, or none of them.
+func (l *Ledger) wakeTogether(e *entry) {
+	if e.together == nil || e.list == nil {
+		l.wake(e)
+		return
+	}
+	for _, e := range e.list.together(e.together) {
+		l.wake(e)
+	}
+}
+
+func (ev GroupChanged) apply(l *Ledger) {
+	for of, a := range l.accounts {
+		if of.Namespace != ev.Group.Namespace {
+			continue
+		}
+		for _, w := range a.waiting {
+			for _, e := range slices.Clone(w.pods) {
+				if e.together != nil && e.together.group == ev.Group {
+					l.wake(e)
+				}
+			}
+		}
+	}
+}
+
+func (ev GroupAsks) apply(l *Ledger) {
+	pods, answer := l.asGroup(ev.Pods)
+	if pods == nil {
+		l.effects.Answer = answer
+		return
+	}
+	first, a := pods[0], pods[0].account
+	t := &together{group: ev.Group, version: ev.Version, needs: ev.AtLeast, with: ev.With}
+	if answer.Reason == "" {
+		candidate := l.candidateFor(t, first)
+		candidate.Together = int32(len(pods)) //nolint:gosec // a group has some hundred pods
+		for _, in := range a.policy.Places(&a.plan, a.tally.Kept(first.scope), candidate, ev.AtLeast) {
+			l.effects.Places = append(l.effects.Places, first.decide(in))
+		}
+		answer = l.describe(first, v1beta1.ReasonSubsetsFull)
+		answer.Message = fmt.Sprintf("no subset has room for the %d pods of the group %q that must run together. %s", t.needs, ev.Group.Name, answer.Describe(nil))
+	}
+	if len(l.effects.Places) > 0 {
+		l.takeTurn(pods...)
+		return
+	}
+	for _, e := range pods {
+		l.startCycle(e)
+		e.together = t
+		l.answer(e, answer)
+	}
+}
+
+// asGroup are the pods, if one spread divides them all, and a refusal if they must wait for news. They are nil if each pod asks by itself, or if the
+// refusal is not about their workload.
+func (l *Ledger) asGroup(group []*corev1.Pod) (pods []*entry, refusal Answer) {
+	for _, pod := range group {
+		e := l.pods[pod.UID]
+		if e == nil {
+			return nil, Answer{} // no spread divides it
+		}
+		if e.account == nil {
+			return nil, l.answerUndivided(e)
+		}
+		if len(pods) > 0 && (e.account != pods[0].account || e.scope != pods[0].scope) {
+			return nil, Answer{}
+		}
+		pods = append(pods, e)
+	}
+	for _, e := range pods {
+		if e.stage > Claimed {
+			return nil, Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: "a pod of the group is being bound already"}
+		}
+		if refusal = l.held(e); refusal.Reason != "" {
+			return pods, refusal
+		}
+		if l.candidate(e).Admitted {
+			return nil, Answer{}
+		}
+	}
+	return pods, Answer{}
+}
+
+// subsetOf is the subset where all of these pods are that are in one. It is subset.None if there is none, or more than one.
+func (l *Ledger) subsetOf(like *entry, pods []types.UID) int {
+	in := subset.None
+	for _, uid := range pods {
+		e := l.pods[uid]
+		if e == nil || e.account != like.account || e.scope != like.scope || e.index() == subset.None {
+			continue
+		}
+		if in != subset.None && in != e.index() {
+			return subset.None
+		}
+		in = e.index()
+	}
+	return in
+}
+
+// takeTurn begins a cycle in which the pods take no slot yet. So the slots that were meant for them are meant for others too.
+func (l *Ledger) takeTurn(pods ...*entry) {
+	woken := false
+	for _, e := range pods {
+		woken = woken || e.woken
+		l.startCycle(e)
+		l.unwake(e)
+		l.dequeue(e)
+		l.passProbe(e.search)
+		e.together, e.wait = nil, ForCycle
+	}
+	if woken {
+		l.wakeNext(pods[0].account, pods[0].scope)
+	}
+}
+
+// try is the answer to a pod of a group in a cycle that may be thrown away.
+func (l *Ledger) try(e *entry, ev *PodAsks) {
+	a, candidate := e.account, l.candidate(e)
+	if ev.Place != nil {
+		if ev.Place.Policy != a.policy {
+			l.effects.Answer = Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: "the WorkloadSpread changed while the group was being scheduled"}
+			return
+		}
+		candidate.Admitted, candidate.Within = true, ev.Place.Subset
+	}
+	e.asked = e.position()
+	_, closed, check := l.checkSubsets(e, candidate, &ev.Results)
+	if check != nil {
+		l.effects.Check = check
+		return
+	}
+	l.takeTurn(e)
+	candidate.Closed = closed
+	verdict := a.policy.Admit(&a.plan, a.tally.Kept(e.scope), candidate)
+	if !verdict.Allowed() {
+		if ev.Place != nil {
+			verdict.Reason = v1beta1.ReasonSubsetsFull
+		}
+		l.effects.Answer = l.describe(e, verdict.Reason)
+		return
+	}
+	d := e.decide(verdict.Subset)
+	d.tries, d.lent = true, verdict.Lent
+	l.effects.Answer = Answer{Decision: d}
+}
+
+// claimFor gives a pod the slot of a decision that it has tried, if there is still room.
+func (l *Ledger) claimFor(e *entry, d *Decision) bool {
+	if e.stage != Waiting || e.policy() == nil || e.policy() != d.Policy {
+		return e.stage == Claimed && e.policy() == d.Policy && e.index() == d.Subset // picked for it before
+	}
+	a, candidate := e.account, l.candidate(e)
+	candidate.Lent = d.lent
+	if d.Subset != subset.None && !a.policy.HasRoom(&a.plan, a.tally.Kept(e.scope), d.Subset, candidate) {
+		return false
+	}
+	woken := e.woken
+	l.unwake(e)
+	l.dequeue(e)
+	e.stage, e.wait, e.lent, e.forGroup = Claimed, ForCycle, d.lent, true
+	l.setSlots(e, d.Name(), e.uncertain)
+	if woken { // in the middle of the cycle
+		l.wakeNext(a, e.scope)
+	}
+	return true
+}
+
+func (ev SlotTried) apply(l *Ledger) {
+	e := l.pods[ev.UID]
+	l.effects.OK = e != nil && l.claimFor(e, ev.Decision)
+}
+
+func (ev SlotReturned) apply(l *Ledger) {
+	e := l.pods[ev.UID]
+	if e == nil || e.stage != Claimed || !e.forGroup || e.account == nil {
+		return
+	}
+	woken := e.woken
+	l.unwake(e)
+	l.release(e, true)
+	if woken { // in the middle of the cycle
+		l.wake(e)
+	}
+}
