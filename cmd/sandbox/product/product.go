@@ -45,6 +45,8 @@ type Options struct {
 	// SchedulerConfig is a KubeSchedulerConfiguration that replaces the deployed one. Its client connection and leader
 	// election are overwritten. Nil means the deployed one.
 	SchedulerConfig []byte
+	// SchedulerFlags are given to the scheduler besides the sandbox's own, for instance feature gates.
+	SchedulerFlags []string
 	// Compatibility is that of the installation. Empty means none.
 	Compatibility v1beta1.Compatibility
 	// Federation makes the cluster the hub of a federation.
@@ -90,7 +92,7 @@ func Compose(config sandbox.Config, options Options) (sandbox.Config, error) {
 	if !slices.ContainsFunc(config.Components, func(c sandbox.Component) bool { return c.Name == DefaultScheduler }) {
 		config.Components = append(config.Components, defaultScheduler())
 	}
-	config.Components = append(config.Components, scheduler(replicas[Scheduler], schedulerConfig), controller(replicas[Controller], options), united(replicas[United], options))
+	config.Components = append(config.Components, scheduler(replicas[Scheduler], schedulerConfig, options.SchedulerFlags), controller(replicas[Controller], options), united(replicas[United], options))
 	if slices.Contains(config.Without, Controller) {
 		config.Without = append(slices.Clone(config.Without), United)
 	}
@@ -140,7 +142,7 @@ func schedulerArgs(in sandbox.Instance) []string {
 	}
 }
 
-func scheduler(replicas int, config []byte) sandbox.Component {
+func scheduler(replicas int, config []byte, flags []string) sandbox.Component {
 	return sandbox.Component{
 		Name:     Scheduler,
 		Binary:   "berth-scheduler",
@@ -156,7 +158,7 @@ func scheduler(replicas int, config []byte) sandbox.Component {
 			if err := os.WriteFile(path, content, 0o600); err != nil {
 				return nil, err
 			}
-			return append(schedulerArgs(in), "--config="+path), nil
+			return slices.Concat(schedulerArgs(in), []string{"--config=" + path}, flags), nil
 		},
 		Ready: func(in sandbox.Instance) string { return "https://" + in.Address(securePort) + "/readyz" },
 	}
