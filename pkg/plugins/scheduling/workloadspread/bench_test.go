@@ -39,7 +39,7 @@ func benchmarkCycles(b *testing.B, w *world) {
 	pod := w.pod("p")
 	b.ReportAllocs()
 	for b.Loop() {
-		d, _ := w.ask(pod, nil)
+		d, _ := w.ask(ledger.PodAsks{Pod: pod}, nil)
 		if d == nil || !w.book.apply(ledger.NodeFound{UID: pod.UID, Decision: d.Decision}).OK {
 			b.Fatal("no slot")
 		}

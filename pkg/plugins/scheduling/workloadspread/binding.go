@@ -29,7 +29,12 @@ func (s *Spread) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Po
 	if d == nil {
 		return s.undivided(pod)
 	}
-	if s.book.apply(ledger.NodeFound{UID: pod.UID, Decision: d.Decision}).OK {
+	if isTrial(state) {
+		if s.book.apply(ledger.SlotTried{UID: pod.UID, Decision: d.Decision}).OK {
+			s.countTried(state, 1)
+			return nil
+		}
+	} else if s.book.apply(ledger.NodeFound{UID: pod.UID, Decision: d.Decision}).OK {
 		subsetAttempts.WithLabelValues("reserved").Inc()
 		return nil
 	}
@@ -49,7 +54,12 @@ func (s *Spread) undivided(pod *corev1.Pod) *fwk.Status {
 }
 
 // Unreserve takes the reservation back, unless the bind was sent.
-func (s *Spread) Unreserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) {
+func (s *Spread) Unreserve(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ string) {
+	if isTrial(state) {
+		s.book.apply(ledger.SlotReturned{UID: pod.UID})
+		s.countTried(state, -1)
+		return
+	}
 	s.book.apply(ledger.NodeLost{UID: pod.UID})
 }
 

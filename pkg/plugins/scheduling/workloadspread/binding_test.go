@@ -57,7 +57,7 @@ func newHarbour(t *testing.T, timeout time.Duration) *harbour {
 	h.plugin = h.Spread
 	h.spread(1, twoThenAny)
 	h.pod = h.world.pod("p")
-	d, _ := h.ask(h.pod, nil)
+	d, _ := h.ask(ledger.PodAsks{Pod: h.pod}, nil)
 	h.state.Write(stateKey, d)
 	if status := h.plugin.Reserve(t.Context(), h.state, h.pod, "node-a"); !status.IsSuccess() {
 		t.Fatal(status)

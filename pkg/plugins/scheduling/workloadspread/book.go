@@ -80,26 +80,44 @@ func mayStillRun(cached, pod *corev1.Pod) bool {
 
 // ask applies PodAsks. It first shows the ledger a pod that it has not seen, unless the pod was deleted while it was in the queue: nothing would ever
 // remove such a pod from the ledger.
-func (b *book) ask(event ledger.PodAsks) ledger.Effects {
+func (b *book) ask(event ledger.PodAsks) ledger.Effects { return b.askFor(event, event.Pod) }
+
+// askFor is ask for one or more pods. The ledger answers if it knows all of them.
+func (b *book) askFor(event ledger.Event, pods ...*corev1.Pod) (fx ledger.Effects) {
 	b.mu.Lock()
-	var shown ledger.Effects
-	if !b.ledger.Knows(event.Pod.UID) {
-		if !b.cached(event.Pod) {
-			b.mu.Unlock()
-			return ledger.Effects{Answer: ledger.Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: "the pod is gone"}}
+	shown, known := b.show(pods)
+	if known {
+		fx = b.ledger.Apply(b.clock.Now(), event)
+		for _, pod := range pods {
+			b.inFlight[pod.UID] = false // what woke it before led to this cycle
+			if fx.Undivided() {
+				delete(b.inFlight, pod.UID) // nothing wakes it
+			}
 		}
-		shown = b.ledger.Apply(b.clock.Now(), ledger.PodSeen{Pod: event.Pod})
+		b.setTimer(fx.At)
+	} else {
+		fx.Answer = ledger.Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: "the pod is gone"}
 	}
-	fx := b.ledger.Apply(b.clock.Now(), event)
-	b.inFlight[event.Pod.UID] = false // what woke it before led to this cycle
-	if fx.Undivided() {
-		delete(b.inFlight, event.Pod.UID) // nothing wakes it
-	}
-	b.setTimer(fx.At)
 	b.mu.Unlock()
-	b.carryOut(&shown)
+	for i := range shown {
+		b.carryOut(&shown[i])
+	}
 	b.carryOut(&fx)
 	return fx
+}
+
+// show shows the ledger the pods that it has not seen. It is false if one of them is gone. The caller holds the mutex, and carries out the effects.
+func (b *book) show(pods []*corev1.Pod) (shown []ledger.Effects, known bool) {
+	for _, pod := range pods {
+		if b.ledger.Knows(pod.UID) {
+			continue
+		}
+		if !b.cached(pod) {
+			return shown, false
+		}
+		shown = append(shown, b.ledger.Apply(b.clock.Now(), ledger.PodSeen{Pod: pod}))
+	}
+	return shown, true
 }
 
 func (b *book) carryOut(fx *ledger.Effects) {
@@ -202,11 +220,11 @@ func (b *book) audit() {
 	}
 }
 
-// holds is true if the gate must hold the pod. It records the answer.
-func (b *book) holds(pod *corev1.Pod) bool {
+// holds is true if the gate must hold the pod, whose group has this version. It records the answer.
+func (b *book) holds(pod *corev1.Pod, group string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	waits := b.ledger.WaitsForSlot(pod.UID)
+	waits := b.ledger.WaitsForSlot(pod.UID) && b.ledger.GroupVersion(pod.UID) == group
 	if waits {
 		b.held[pod.UID] = &heldPod{pod: pod}
 		delete(b.inFlight, pod.UID) // it is back, and this plugin's other PreEnqueue may not be asked

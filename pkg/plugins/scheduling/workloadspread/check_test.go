@@ -78,7 +78,7 @@ func TestAConfigurationThatCannotWorkIsRefusedWithItsPlaceAndWhatToDo(t *testing
 			config: []string{binders, "      - name: WorkloadSpread\n"}, want: []string{
 				"profiles[berth-scheduler].plugins.bind: Required value: WorkloadSpread leaves pods without a spread to the next plugin; enable DefaultBinder after it"}},
 		"DefaultPreemption": {
-			config: []string{preemption, ""}, want: []string{preempts("berth-scheduler", "preEnqueue"), preempts("berth-scheduler", "postFilter")}},
+			config: []string{preemption, "      disabled:\n"}, want: []string{preempts("berth-scheduler", "preEnqueue"), preempts("berth-scheduler", "postFilter")}},
 		"arguments of DefaultPreemption": {
 			config: []string{pluginConfig, pluginConfig + "  - {name: DefaultPreemption, args: {minCandidateNodesAbsolute: 5}}\n"}, want: []string{
 				"profiles[berth-scheduler].pluginConfig[DefaultPreemption].args: Forbidden: WorkloadSpread preempts with the stock arguments; remove them"}},
@@ -94,7 +94,7 @@ func TestAConfigurationThatCannotWorkIsRefusedWithItsPlaceAndWhatToDo(t *testing
 		"SchedulingGates, as before there were gated pods":     {config: []string{"      - name: SchedulingGates\n", ""}},
 		"SchedulingGates in place of the gate of waiting pods": {config: []string{"      - name: SchedulingGates\n", "", gate, ""}},
 		"everything at once": {
-			config: []string{preemption, "", profiles, binder + profiles + "- schedulerName: other\n  plugins: {score: {enabled: [{name: WorkloadSpread}]}}\n" +
+			config: []string{preemption, "      disabled:\n", profiles, binder + profiles + "- schedulerName: other\n  plugins: {score: {enabled: [{name: WorkloadSpread}]}}\n" +
 				"  pluginConfig: [{name: WorkloadSpread, args: {bindTimeout: 5s, observationTimeout: 2s}}]\n"},
 			want: []string{
 				bindVerb, preempts("other", "preEnqueue"), preempts("other", "postFilter"),

@@ -52,7 +52,11 @@ func (s *Spread) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	if owner := workload.ControllerOf(pod); owner == nil || workload.EndsChain(owner.Kind) {
 		return nil, fwk.NewStatus(fwk.Skip) // no spread can divide it
 	}
-	d, refusal, err := s.rule(ctx, pod, nodes)
+	question, status := s.questionIn(state, pod)
+	if !status.IsSuccess() {
+		return nil, status
+	}
+	d, refusal, err := s.rule(ctx, question, nodes)
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
@@ -76,9 +80,9 @@ func (s *Spread) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 }
 
 // rule gives no pod a slot before the take-over is complete. A pod that needs no slot does not wait for it.
-func (s *Spread) rule(ctx context.Context, pod *corev1.Pod, nodes []fwk.NodeInfo) (*decision, *fwk.Status, error) {
-	if !s.takeover.concerns(pod) {
-		if d, refusal := s.ask(pod, nodes); d == nil {
+func (s *Spread) rule(ctx context.Context, question ledger.PodAsks, nodes []fwk.NodeInfo) (*decision, *fwk.Status, error) {
+	if !s.takeover.concerns(question.Pod) {
+		if d, refusal := s.ask(question, nodes); d == nil {
 			return nil, refusal, nil
 		}
 		// a spread was created meanwhile
@@ -86,22 +90,26 @@ func (s *Spread) rule(ctx context.Context, pod *corev1.Pod, nodes []fwk.NodeInfo
 	if err := s.takeover.complete(ctx); err != nil {
 		return nil, nil, err
 	}
-	d, refusal := s.ask(pod, nodes)
+	d, refusal := s.ask(question, nodes)
 	return d, refusal, nil
 }
 
 // ask lets the ledger choose a subset, and checks the nodes that it asks about. If there is neither a decision nor a refusal, no spread divides the
 // pod.
-func (s *Spread) ask(pod *corev1.Pod, nodes []fwk.NodeInfo) (*decision, *fwk.Status) {
-	event := ledger.PodAsks{Pod: pod}
-	fx := s.book.ask(event)
+func (s *Spread) ask(question ledger.PodAsks, nodes []fwk.NodeInfo) (*decision, *fwk.Status) {
+	pod := question.Pod
+	fx := s.book.ask(question)
 	if fx.Undivided() {
 		return nil, nil // without a look at the nodes
 	}
 	s.finder.update(nodes)
+	finder := s.finder
+	if question.Try {
+		finder = finder.withoutMemo()
+	}
 	for fx.Check != nil {
-		event.Results.Add(fx.Check, s.finder.check(pod, fx.Check))
-		fx = s.book.ask(event)
+		question.Results.Add(fx.Check, finder.check(pod, fx.Check))
+		fx = s.book.ask(question)
 	}
 	if fx.Undivided() {
 		return nil, nil
@@ -109,7 +117,7 @@ func (s *Spread) ask(pod *corev1.Pod, nodes []fwk.NodeInfo) (*decision, *fwk.Sta
 	answer := &fx.Answer
 	subsetAttempts.WithLabelValues(resultOf(answer)).Inc()
 	if answer.Decision == nil {
-		return nil, s.refuse(pod, answer, fx.Announce)
+		return nil, s.refuse(&question, answer, fx.Announce)
 	}
 	d := &decision{Decision: answer.Decision, newest: s.finder.newest()}
 	if d.Subset != subset.None {
@@ -119,8 +127,8 @@ func (s *Spread) ask(pod *corev1.Pod, nodes []fwk.NodeInfo) (*decision, *fwk.Sta
 }
 
 // refuse is the status of a pod that the ledger refused.
-func (s *Spread) refuse(pod *corev1.Pod, answer *ledger.Answer, announce bool) *fwk.Status {
-	message := answer.Message
+func (s *Spread) refuse(question *ledger.PodAsks, answer *ledger.Answer, announce bool) *fwk.Status {
+	pod, message := question.Pod, answer.Message
 	because := func(index int) string { return s.finder.why(answer.Policy, pod, index) }
 	if message == "" {
 		message = answer.Describe(because)
@@ -128,13 +136,13 @@ func (s *Spread) refuse(pod *corev1.Pod, answer *ledger.Answer, announce bool) *
 	if announce {
 		s.announce(announcement{answer.Spread, pod, answer.Reason, answer.DescribeSubsets(because)})
 	}
-	if isFull(answer.Reason) && s.gated(pod) {
+	if isFull(answer.Reason) && !question.Try && s.gated(pod) {
 		s.book.wake(pod) // so that the queue asks the gate when the cycle has ended; see gate.go
 	}
 	// Removing other pods from a node would give this one neither a slot nor an owner.
 	status, why := fwk.NewStatus(fwk.UnschedulableAndUnresolvable), &refusal{answer.Reason, message}
 	if answer.Reason == v1beta1.ReasonNoNodeFits {
-		if subset.IsGated(pod) {
+		if subset.IsGated(pod) && !question.Try {
 			s.book.apply(ledger.PodWaits{UID: pod.UID})
 			s.opener.openLater(pod)
 		}

@@ -41,7 +41,7 @@ func TestABindSetsNoLabelByWhichTheWorkloadWouldLoseItsPod(t *testing.T) {
 		Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}}})
 	w.spread(1, `subsets: [{name: a, patch: {metadata: {labels: {app: other, tier: elastic}, annotations: {app: other}}}}]`)
 	pod := w.pod("p")
-	d, _ := w.ask(pod, nil)
+	d, _ := w.ask(ledger.PodAsks{Pod: pod}, nil)
 	binding, err := bindingOf(pod, "node-a", d)
 	if err != nil {
 		t.Fatal(err)

@@ -53,7 +53,7 @@ func (g *Gate) PreEnqueue(ctx context.Context, pod *corev1.Pod) *fwk.Status {
 			return status
 		}
 	}
-	if c != nil && c.book.holds(pod) {
+	if c != nil && c.book.holds(pod, c.groupVersion(pod)) {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "waiting for a slot")
 	}
 	return nil

@@ -80,6 +80,11 @@ func (f *finder) update(nodes []fwk.NodeInfo) {
 	}
 }
 
+// withoutMemo is the finder in a cycle of a pod group: the snapshot has pods on nodes whose generation does not show it.
+func (f *finder) withoutMemo() *finder {
+	return &finder{predicates: f.predicates, nodeSets: f.nodeSets, memos: map[*subset.Policy]memo{}}
+}
+
 // newest generation of a node in the snapshot of this cycle.
 func (f *finder) newest() int64 { return f.nodeSets.newest }
 

@@ -34,6 +34,7 @@ type Spread struct {
 	// preemption runs last; see PostFilter. So profiles must disable the plugin DefaultPreemption. It takes no pod for which a PodUnavailableBudget
 	// has no room. Nil in a Rehearsal, where no pod preempts.
 	preemption *defaultpreemption.DefaultPreemption
+	groups     groups
 }
 
 var (
@@ -66,8 +67,10 @@ type core struct {
 	// node by its name. Nil if it has not been seen, or is gone.
 	node func(name string) *corev1.Node
 	// gated is true if the pod's profile enables the gate.
-	gated    func(*corev1.Pod) bool
-	announce func(announcement)
+	gated func(*corev1.Pod) bool
+	// groupVersion is the version of the pod's group in the informer's cache. Empty if it has none.
+	groupVersion func(*corev1.Pod) string
+	announce     func(announcement)
 }
 
 // Family makes the plugins of one scheduler. The plugins of all its profiles share one ledger. A second scheduler in the same process needs its own
@@ -114,7 +117,11 @@ func (f *Family) Spread(ctx context.Context, obj runtime.Object, handle fwk.Hand
 		return nil, err
 	}
 	guardVictims(preemption, handle, shared.refused)
-	return &Spread{core: shared, handle: handle, preemption: preemption}, nil
+	groups, err := newGroups(ctx, handle)
+	if err != nil {
+		return nil, err
+	}
+	return &Spread{core: shared, handle: handle, preemption: preemption, groups: groups}, nil
 }
 
 // Gate makes the plugin WorkloadSpreadGate of one profile.
@@ -187,6 +194,9 @@ func newCore(ctx context.Context, limits settings, handle fwk.Handle, gated func
 	}
 	listeners, err := watch(ctx, c.book, factory, spreads, listOneSpread(custom.dynamic, handle.ClientSet().Discovery()))
 	if err != nil {
+		return nil, err
+	}
+	if c.groupVersion, err = watchGroups(c.book, factory); err != nil {
 		return nil, err
 	}
 	custom.run(ctx)

@@ -35,11 +35,12 @@ type Rehearsal struct {
 func NewRehearsal(now time.Time) *Rehearsal {
 	r := &Rehearsal{Activate: func(*corev1.Pod) {}}
 	r.core = &core{
-		settings: defaultSettings(),
-		finder:   newFinder(defaultSettings().notices),
-		takeover: &takeover{done: true},
-		gated:    func(*corev1.Pod) bool { return false },
-		announce: func(announcement) {},
+		settings:     defaultSettings(),
+		finder:       newFinder(defaultSettings().notices),
+		takeover:     &takeover{done: true},
+		gated:        func(*corev1.Pod) bool { return false },
+		groupVersion: func(*corev1.Pod) string { return "" },
+		announce:     func(announcement) {},
 	}
 	r.Begin(now)
 	return r

@@ -417,7 +417,7 @@ func TestABindIsNotBrokenOffWhenTheProcessIsToldToEnd(t *testing.T) {
 	s := &Spread{core: &core{book: w.book, lease: l, binds: newBinds(t.Context(), client, w.book, time.Minute)}, handle: handle{}}
 	bind := func(ctx context.Context, name string) *fwk.Status {
 		pod, state := w.pod(name), framework.NewCycleState()
-		d, _ := w.ask(pod, nil)
+		d, _ := w.ask(ledger.PodAsks{Pod: pod}, nil)
 		if !w.book.apply(ledger.NodeFound{UID: pod.UID, Decision: d.Decision}).OK {
 			t.Fatal("not reserved")
 		}

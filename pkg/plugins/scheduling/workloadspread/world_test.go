@@ -53,13 +53,14 @@ func newWorld(tb testing.TB, replicas int32) *world {
 	tb.Helper()
 	w := &world{t: tb, nodes: map[string]*corev1.Node{}, pods: map[types.UID]*corev1.Pod{}}
 	w.Spread = &Spread{core: &core{
-		settings: defaultSettings(),
-		finder:   newFinder(defaultSettings().notices),
-		takeover: &takeover{done: true},
-		lease:    &lease{clock: clock.RealClock{}},
-		gated:    func(*corev1.Pod) bool { return false },
-		announce: func(a announcement) { w.announced = append(w.announced, fmt.Sprintf("%s: %s", a.reason, a.message)) },
-		node:     func(name string) *corev1.Node { return w.nodes[name] },
+		settings:     defaultSettings(),
+		finder:       newFinder(defaultSettings().notices),
+		takeover:     &takeover{done: true},
+		lease:        &lease{clock: clock.RealClock{}},
+		gated:        func(*corev1.Pod) bool { return false },
+		groupVersion: func(*corev1.Pod) string { return "" },
+		announce:     func(a announcement) { w.announced = append(w.announced, fmt.Sprintf("%s: %s", a.reason, a.message)) },
+		node:         func(name string) *corev1.Node { return w.nodes[name] },
 		book: &book{
 			clock: clock.RealClock{},
 			activate: func(pods map[string]*corev1.Pod) {
@@ -173,7 +174,7 @@ func requesting(pod *corev1.Pod, cpu string) *corev1.Pod {
 // asks runs the pod's PreFilter. It returns the subset, "-" for none, or the message of a refusal.
 func (w *world) asks(pod *corev1.Pod, nodes ...fwk.NodeInfo) string {
 	w.t.Helper()
-	switch d, refusal := w.ask(pod, nodes); {
+	switch d, refusal := w.ask(ledger.PodAsks{Pod: pod}, nodes); {
 	case refusal != nil:
 		return refusal.Message()
 	case d == nil:
@@ -195,7 +196,7 @@ func (w *world) expectAnswer(want string, pod *corev1.Pod, nodes ...fwk.NodeInfo
 // schedule runs a whole cycle until the bind is sent.
 func (w *world) schedule(pod *corev1.Pod) *decision {
 	w.t.Helper()
-	d, refusal := w.ask(pod, nil)
+	d, refusal := w.ask(ledger.PodAsks{Pod: pod}, nil)
 	if d == nil {
 		w.t.Fatalf("%s: %v", pod.Name, refusal)
 		return nil
@@ -209,7 +210,7 @@ func (w *world) schedule(pod *corev1.Pod) *decision {
 // refuse lets the scheduler find no node for the pod in the subset in which it asks. It returns the next step.
 func (w *world) refuse(pod *corev1.Pod, verdict memoEntry, nodes ...fwk.NodeInfo) ledger.Step {
 	w.t.Helper()
-	d, refusal := w.ask(pod, nodes)
+	d, refusal := w.ask(ledger.PodAsks{Pod: pod}, nodes)
 	if d == nil {
 		w.t.Fatalf("%s: %v", pod.Name, refusal)
 		return ledger.GoOn
