@@ -3,26 +3,33 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"os/signal"
+	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
@@ -307,7 +314,7 @@ func (b *bench) measureScaling(ctx context.Context, what string, workloads int) 
 	fmt.Printf("\n%d more pods for %s, %d workloads in %d members; seconds until the last has a node\n%-6s %10s %10s %8s\n", more*workloads, what, b.workloads, memberCount, "pair", byHub, byHand, "ratio")
 	rest := b.workloads * b.replicas
 	took := map[string][]float64{}
-	used := map[string]map[string][]float64{byHub: {}, byHand: {}}
+	used, requests := map[string]map[string][]float64{byHub: {}, byHand: {}}, map[string]map[string][]float64{byHub: {}, byHand: {}}
 	var ratios []float64
 	for i := range b.pairs + 1 {
 		order := []string{byHub, byHand}
@@ -317,6 +324,10 @@ func (b *bench) measureScaling(ctx context.Context, what string, workloads int) 
 		seconds := map[string]float64{}
 		for _, kind := range order {
 			if err := b.quiet(ctx); err != nil {
+				return err
+			}
+			sentBefore, err := b.requests(ctx)
+			if err != nil {
 				return err
 			}
 			cpuBefore, err := b.cpu()
@@ -336,8 +347,19 @@ func (b *bench) measureScaling(ctx context.Context, what string, workloads int) 
 			if err != nil {
 				return err
 			}
+			all := 0.0
 			for name := range cpu {
-				used[kind][name] = append(used[kind][name], (cpu[name] - cpuBefore[name]).Seconds())
+				seconds := (cpu[name] - cpuBefore[name]).Seconds()
+				used[kind][name] = append(used[kind][name], seconds)
+				all += seconds
+			}
+			used[kind]["all"] = append(used[kind]["all"], all)
+			sent, err := b.requests(ctx)
+			if err != nil {
+				return err
+			}
+			for name := range sent {
+				requests[kind][name] = append(requests[kind][name], sent[name]-sentBefore[name])
 			}
 			if err := b.scale(ctx, kind, workloads, b.replicas); err != nil {
 				return err
@@ -357,7 +379,12 @@ func (b *bench) measureScaling(ctx context.Context, what string, workloads int) 
 	}
 	fmt.Printf("%-6s %10.2f %10.2f %8.2f\n", "median", median(took[byHub]), median(took[byHand]), median(ratios))
 	for _, name := range slices.Sorted(maps.Keys(used[byHub])) {
-		fmt.Printf("  CPU seconds, %-22s %6.2f %10.2f\n", name, median(used[byHub][name]), median(used[byHand][name]))
+		fmt.Printf("  CPU seconds, %-32s %6.2f %10.2f\n", name, median(used[byHub][name]), median(used[byHand][name]))
+	}
+	for _, name := range slices.Sorted(maps.Keys(requests[byHub])) {
+		if hub, hand := median(requests[byHub][name]), median(requests[byHand][name]); math.Abs(hub-hand) >= 1 {
+			fmt.Printf("  requests, %-35s %6.0f %10.0f\n", name, hub, hand)
+		}
 	}
 	return nil
 }
@@ -370,7 +397,7 @@ func median(values []float64) float64 {
 	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
-// cpu is the CPU time of the components of the hub, of all members together, and of other processes.
+// cpu is the CPU time of each component, of the hub and of all members together.
 func (b *bench) cpu() (map[string]time.Duration, error) {
 	all := map[string]time.Duration{}
 	for i, cluster := range b.Clusters {
@@ -382,10 +409,38 @@ func (b *bench) cpu() (map[string]time.Duration, error) {
 			switch {
 			case name == harness.OtherProcesses, name == harness.ThisProcess:
 			case i > 0:
-				all["members"] += d
+				all["members "+name] += d
 			default:
 				all["hub "+name] += d
 			}
+		}
+	}
+	return all, nil
+}
+
+// requests counts those that the API servers have answered, of the hub and of all members together, by verb and resource.
+func (b *bench) requests(ctx context.Context) (map[string]float64, error) {
+	all := map[string]float64{}
+	for i, cluster := range b.Clusters {
+		text, err := kubernetes.NewForConfigOrDie(cluster.RESTConfig()).RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+		if err != nil {
+			return nil, err
+		}
+		parser := expfmt.NewTextParser(model.LegacyValidation)
+		families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+		if err != nil {
+			return nil, err
+		}
+		where := "hub"
+		if i > 0 {
+			where = "members"
+		}
+		for _, metric := range families["apiserver_request_total"].GetMetric() {
+			labels := map[string]string{}
+			for _, pair := range metric.GetLabel() {
+				labels[pair.GetName()] = pair.GetValue()
+			}
+			all[strings.Join([]string{where, labels["verb"], path.Join(labels["resource"], labels["subresource"])}, " ")] += metric.GetCounter().GetValue()
 		}
 	}
 	return all, nil
