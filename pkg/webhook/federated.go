@@ -27,7 +27,7 @@ func federatedReviews(members func(context.Context) ([]string, error)) endpoint.
 			if old != nil {
 				errs = append(errs, federation.ValidateUpdate(frs, old)...)
 			}
-			if len(errs) > 0 {
+			if len(errs) > 0 || len(policy.Unknown()) == 0 { // the preferences name no cluster
 				return nil, errs, nil
 			}
 			names, err := members(ctx)
