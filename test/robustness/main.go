@@ -65,7 +65,7 @@ var suites = map[string][]suite{
 	},
 	"pkg/budget/census": {{examples, []string{"./pkg/budget/census"}}},
 	"pkg/subset": {
-		{examples, []string{"-run", "^(TestPlan|TestAdmit|TestLagsBehind|TestSubsetOf|TestAdoptedPods|TestRecordOf|TestRevisionOf|TestSurplus|TestATolerationForSomeSecondsLetsNoNewPodIn|TestQuotasOfWorkloadsThatUpdateInPlace)$", "./pkg/subset"}},
+		{examples, []string{"-run", "^(TestPlan|TestAdmit|TestLagsBehind|TestSubsetOf|TestAdoptedPods|TestRecordOf|TestRevisionOf|TestSurplus|TestATolerationForSomeSecondsLetsNoNewPodIn|TestQuotasOfWorkloadsThatUpdateInPlace|TestWhatAPodCostsInEachSubset)$", "./pkg/subset"}},
 		{random, []string{"-run", subsetRandom + "|" + ledgerRandom + "|" + wholeRandom, "./pkg/subset", "./pkg/ledger", "./pkg/plugins/scheduling/workloadspread"}},
 		{every, []string{"-run", searches, "./pkg/ledger"}},
 	},
