@@ -536,15 +536,16 @@ func TestWhatMayExpire(t *testing.T) {
 }
 
 func TestImagesAreTheSameHoweverTheyAreReported(t *testing.T) {
+	digest := "@sha256:" + strings.Repeat("a", 64)
 	for reported, asked := range map[string]string{
 		"docker.io/library/web:1": "web:1", "docker.io/a/web:latest": "a/web", "quay.io/a/web:1": "quay.io/a/web:1", "localhost/web:latest": "localhost/web",
-		"docker.io/library/web@sha256:a": "web@sha256:a", "localhost:5000/web:1": "localhost:5000/web:1",
+		"docker.io/library/web" + digest: "web:1" + digest, "localhost:5000/web:1": "localhost:5000/web:1",
 	} {
 		if !SameImage(reported, asked) {
 			t.Errorf("%s is not %s", reported, asked)
 		}
 	}
-	for reported, asked := range map[string]string{"web:1": "web:2", "a/web:1": "b/web:1", "sha256:a": "web:1"} {
+	for reported, asked := range map[string]string{"web:1": "web:2", "a/web:1": "b/web:1", "sha256:a": "web:1", "Web": "Web:latest", "web" + digest: "web:1"} {
 		if SameImage(reported, asked) {
 			t.Errorf("%s is %s", reported, asked)
 		}

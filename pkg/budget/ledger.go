@@ -3,8 +3,8 @@ package budget
 import (
 	"cmp"
 	"slices"
-	"strings"
 
+	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -97,11 +97,11 @@ func runsItsSpec(pod *corev1.Pod) bool {
 
 // otherTag is true if both images have the same name and different tags. It is false for digests.
 func otherTag(reported, asked string) bool {
-	a, b := full(reported), full(asked)
-	if strings.Contains(a, "@") || strings.Contains(b, "@") {
-		return false
-	}
-	return a != b && a[:strings.LastIndex(a, ":")] == b[:strings.LastIndex(b, ":")]
+	a, _ := reference.ParseDockerRef(reported) // nil for an invalid name
+	b, _ := reference.ParseDockerRef(asked)
+	is, tagged := a.(reference.Tagged)
+	wanted, alsoTagged := b.(reference.Tagged)
+	return tagged && alsoTagged && a.Name() == b.Name() && is.Tag() != wanted.Tag()
 }
 
 func restartableInit(containers []corev1.Container) []corev1.Container {
@@ -113,24 +113,9 @@ func restartableInit(containers []corev1.Container) []corev1.Container {
 // SameImage is true if both names mean the same image once the default registry, repository and tag are filled in, as a runtime does. An image that is
 // reported by digest or by another of its names is not recognised. The entry of its pod expires.
 func SameImage(reported, asked string) bool {
-	return reported == asked || full(reported) == full(asked)
-}
-
-func full(image string) string {
-	first, rest, found := strings.Cut(image, "/")
-	switch {
-	case !found:
-		image = "docker.io/library/" + image
-	case !strings.ContainsAny(first, ".:") && first != "localhost":
-		image = "docker.io/" + image
-	case first == "index.docker.io":
-		image = "docker.io/" + rest
-	}
-	name := image[strings.LastIndex(image, "/")+1:]
-	if !strings.ContainsAny(name, ":@") {
-		image += ":latest"
-	}
-	return image
+	a, err := reference.ParseDockerRef(reported)
+	b, alsoErr := reference.ParseDockerRef(asked)
+	return reported == asked || err == nil && alsoErr == nil && a.String() == b.String()
 }
 
 // resizing is true while a resize may still restart a container. An infeasible resize does not.
