@@ -156,10 +156,6 @@ func (h *podHandler) readEviction(ctx context.Context, review admission.Request,
 	if err := h.decoder.DecodeRaw(review.Object, eviction); err != nil {
 		return nil, fmt.Errorf("decoding the eviction: %w", err)
 	}
-	name := review.Name
-	if name == "" {
-		name = eviction.Name
-	}
 	var uid *types.UID
 	if options := eviction.DeleteOptions; options != nil {
 		dryRun = dryRun || len(options.DryRun) > 0
@@ -168,11 +164,11 @@ func (h *podHandler) readEviction(ctx context.Context, review admission.Request,
 		}
 	}
 	pod := &corev1.Pod{}
-	if err := h.guard.live.Get(ctx, types.NamespacedName{Namespace: review.Namespace, Name: name}, pod); err != nil {
+	if err := h.guard.live.Get(ctx, types.NamespacedName{Namespace: review.Namespace, Name: review.Name}, pod); err != nil {
 		if apierrors.IsNotFound(err) && uid != nil {
 			return nil, nil // the API server reports that itself
 		}
-		return nil, fmt.Errorf("reading pod %s/%s: %w", review.Namespace, name, err)
+		return nil, fmt.Errorf("reading pod %s/%s: %w", review.Namespace, review.Name, err)
 	}
 	if uid != nil && *uid != pod.UID {
 		return nil, nil // the API server refuses it

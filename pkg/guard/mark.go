@@ -76,14 +76,9 @@ func (m *evictionMarker) Handle(ctx context.Context, review admission.Request) a
 	return admission.PatchResponseFromRaw(review.Object.Raw, marked)
 }
 
-// tie makes the API server evict the pod with the UID and no other. A UID that the client gave stays.
+// tie makes the API server evict the pod with the UID and no other. A UID that the client gave stays. The API server sends no field that is null.
 func tie(eviction *unstructured.Unstructured, uid types.UID) error {
 	path := []string{"deleteOptions", "preconditions", "uid"}
-	for depth := 1; depth <= len(path); depth++ {
-		if value, found, _ := unstructured.NestedFieldNoCopy(eviction.Object, path[:depth]...); found && value == nil {
-			unstructured.RemoveNestedField(eviction.Object, path[:depth]...)
-		}
-	}
 	if _, given, err := unstructured.NestedString(eviction.Object, path...); given || err != nil {
 		return err
 	}

@@ -41,8 +41,7 @@ func TestEvictionsOfPodsThatABudgetMayCoverAreMarked(t *testing.T) {
 	}{
 		"a protected pod":                                         {pod: "web-0", want: []string{mark, tied("web-0")}},
 		"labels of the eviction are kept":                         {pod: "web-0", more: `,"metadata":{"labels":{"a":"b"}}`, want: []string{`"a":"b","policy.berth.dev/protected":"true"`, tied("web-0")}},
-		"options of the eviction are kept":                        {pod: "web-0", more: `,"deleteOptions":{"gracePeriodSeconds":1,"preconditions":null}`, want: []string{mark, `"gracePeriodSeconds":1`, `"preconditions":{"uid":"web-0"}`}},
-		"options that are null":                                   {pod: "web-0", more: `,"deleteOptions":null`, want: []string{mark, tied("web-0")}},
+		"options of the eviction are kept":                        {pod: "web-0", more: `,"deleteOptions":{"gracePeriodSeconds":1}`, want: []string{mark, `"gracePeriodSeconds":1`, `"preconditions":{"uid":"web-0"}`}},
 		"a UID that the client gives stays":                       {pod: "web-0", more: `,"deleteOptions":{"preconditions":{"uid":"old"}}`, want: []string{mark, tied("old")}},
 		"a mark that the client gives":                            {pod: "web-0", more: `,"metadata":{"labels":{"policy.berth.dev/protected":"true"}}`, want: []string{mark, tied("web-0")}},
 		"a pod of a budget that is not protected yet":             {pod: "web-0", change: unprotected, want: []string{mark, tied("web-0")}},
