@@ -287,7 +287,7 @@ func (c *statusCommand) subsetRows(r *report.Report) (rows [][]string) {
 		if r.ByTarget || c.output.IsWide() {
 			row = append(row, target)
 		}
-		if c.costs.Shown {
+		if c.costs.Shown() {
 			row = append(row, price)
 		}
 		row = append(row, fill, schedulable)

@@ -37,8 +37,8 @@ type Filters struct {
 var leftOut = map[string]bool{names.DynamicResources: true, names.DefaultPreemption: true, names.GangScheduling: true}
 
 // NewFilters makes the filters. They register their informers with the factory, which the caller starts; they must have
-// synced before a pod is placed. The context bounds the life of the filters. They refuse nodes that announce their end by
-// one of the notices. Other plugins than those of kube-scheduler are called first by filters, and last elsewhere.
+// synced before a pod is placed. The context bounds the life of the filters. They refuse nodes that announce their end
+// by one of the notices. Other plugins than those of kube-scheduler are called first by filters, and last elsewhere.
 func NewFilters(ctx context.Context, client kubernetes.Interface, factory informers.SharedInformerFactory, notices podstate.Notices, others ...Plugin) (*Filters, error) {
 	schedulermetrics.Register() // the framework writes them
 	defaults, err := latest.Default()

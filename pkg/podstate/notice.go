@@ -9,7 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// NodeEnds is the key of a taint or a label that says that its node will end, for tools that are not among the defaults.
+// NodeEnds is the key of a taint or a label that says that its node will end, for tools that are not among the
+// defaults.
 const NodeEnds = "berth.dev/node-ends"
 
 // defaults announce the end of a node. Not among them is condition MaintenancePlanned of Kubernetes: it says neither

@@ -11,7 +11,8 @@ import (
 	"github.com/berth-project/berth/pkg/podstate"
 )
 
-// AddCost adds to the report of a spread what its pods cost an hour, as subset.PodPrices estimate it. Prices that are not known are NaN.
+// AddCost adds to the report of a spread what its pods cost an hour, as subset.PodPrices estimate it. Prices that are
+// not known are NaN.
 func (r *Report) AddCost(podPrices []float64) {
 	if len(podPrices) != len(r.Subsets) {
 		return

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
-// Prices are what nodes cost an hour, in any currency. The first that selects a node counts, before the node's label v1beta1.HourlyPriceLabel. No price
-// decides anything.
+// Prices are what nodes cost an hour, in any currency. The first that selects a node counts, before the node's label
+// v1beta1.HourlyPriceLabel. No price decides anything.
 type Prices []NodePrice
 
 // NodePrice is that of the nodes with these labels.
@@ -48,9 +48,10 @@ func (p Prices) of(node *corev1.Node) (hourly float64, known bool) {
 	return hourly, err == nil && isPrice(hourly)
 }
 
-// PodPrices estimate what one pod with these requests costs an hour in each subset: the mean, over the nodes of the subset that have a price, of that price times
-// the pod's share of the node. The share is the larger of those of CPU and memory, as in Dominant Resource Fairness. It is NaN if no node of the subset
-// has a price, or the pod requests neither.
+// PodPrices estimate what one pod with these requests costs an hour in each subset: the mean, over the nodes of the
+// subset that have a price, of that price times the pod's share of the node. The share is the larger of those of CPU
+// and memory, as in Dominant Resource Fairness. It is NaN if no node of the subset has a price, or the pod requests
+// neither.
 func (p *Policy) PodPrices(prices Prices, nodes []*corev1.Node, requests corev1.ResourceList) []float64 {
 	sums, counts := make([]float64, len(p.Subsets)), make([]float64, len(p.Subsets))
 	for _, node := range nodes {

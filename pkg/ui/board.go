@@ -435,9 +435,12 @@ func (b *board) addCost(spread *v1beta1.WorkloadSpread, r *report.Report) {
 			nodes = append(nodes, node)
 		}
 	}
-	policy, errs := subset.Compile(spread, field.NewPath("spec"))
-	if len(nodes) == 0 || len(errs) > 0 {
+	if len(nodes) == 0 {
 		return
+	}
+	policy, errs := subset.Compile(spread, field.NewPath("spec"))
+	if len(errs) > 0 {
+		return // the report says so
 	}
 	var own []*corev1.Pod
 	for name, pod := range b.pods {

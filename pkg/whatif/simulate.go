@@ -198,7 +198,7 @@ func (c *simulateCommand) run(ctx context.Context, connect func() (*console.Clus
 		return fmt.Errorf("%s: %w", c.file, versions.ErrorInWords(gvk, errs.ToAggregate()))
 	}
 	if !c.fromCluster {
-		if c.costs.Shown {
+		if c.costs.Shown() {
 			return errors.New("--cost goes by the nodes of the cluster: add --from-cluster")
 		}
 		if len(sizes) == 0 {
@@ -295,7 +295,7 @@ func (c *simulateCommand) lookAndSimulate(ctx context.Context, cluster *console.
 		return nil, err
 	}
 	simulations, d, err := simulateOn(ctx, e, spread, sizes)
-	if err != nil || !c.costs.Shown {
+	if err != nil || !c.costs.Shown() {
 		return simulations, err
 	}
 	podPrices := d.Policy.PodPrices(prices, e.Nodes, report.RequestsOf(d.Pods))
@@ -343,13 +343,13 @@ func (c *simulateCommand) print(simulations []simulation) error {
 	for i := range simulations {
 		s := &simulations[i]
 		rows := [][]string{{fmt.Sprintf("%d replicas", s.Replicas), "KEPT", "THEN", "QUOTA"}}
-		if c.costs.Shown {
+		if c.costs.Shown() {
 			rows[0] = append(rows[0], "COST KEPT", "COST THEN")
 		}
 		for _, in := range s.Subsets {
 			row := []string{"  " + in.Name, strconv.Itoa(int(in.Now)), strconv.Itoa(int(in.Then)), subset.FormatQuota(ptr.Deref(in.Quota, subset.NoLimit))}
 			switch {
-			case !c.costs.Shown:
+			case !c.costs.Shown():
 			case in.PodPrice == nil:
 				row = append(row, "-", "-")
 			default:

@@ -60,7 +60,7 @@ func MetricsDifference(exposed, prefix string) (string, error) {
 	}
 	var onPage, there []string
 	add := func(all *[]string, name, kind, help string, labels []string) {
-		if strings.HasPrefix(name, prefix) && name != "berth_workloadspread_pod_price" { // only with --cost-metrics; pkg/controller/spread tests it
+		if strings.HasPrefix(name, prefix) {
 			labels = slices.DeleteFunc(labels, func(label string) bool { return label == "le" || label == "" })
 			slices.Sort(labels)
 			*all = append(*all, fmt.Sprintf("%s %s %s: %s", kind, name, labels, help))

@@ -48,7 +48,7 @@ func run(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	if the, err = harness.Start(ctx, sandbox.Config{Name: "integration", Dir: dir, AuditLog: true}, product.Options{SchedulerConfig: schedulerConfig}); err != nil {
+	if the, err = harness.Start(ctx, sandbox.Config{Name: "integration", Dir: dir, AuditLog: true}, product.Options{SchedulerConfig: schedulerConfig, CostMetrics: true}); err != nil {
 		return 1, err
 	}
 	defer the.Sandbox.Stop()

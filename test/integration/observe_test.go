@@ -11,14 +11,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-project/berth/cmd/sandbox/product"
+	"github.com/berth-project/berth/internal/sandbox"
+	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/test/harness"
 )
 
 // TestAlertsAndDashboardAskForMetricsThatAreThere checks that the metrics of alerts and dashboard exist, and that docs/api/metrics.md describes them.
-// Before that it creates a pod and a spread and has an eviction refused. test/descheduler checks the metrics of the descheduler.
+// Before that it gives nodes a price, creates a pod and a spread, and has an eviction refused. test/descheduler checks the metrics of the descheduler.
 func TestAlertsAndDashboardAskForMetricsThatAreThere(t *testing.T) {
-	pools(t, "a", "b")
+	for _, name := range []string{"a", "b"} {
+		nodes(t, sandbox.NewNode(nodeIn(t, name), "zone-a", map[string]string{"pool": name, v1beta1.HourlyPriceLabel: "0.40"}, nil, nil))
+	}
 	ns := namespace(t)
 	t.Cleanup(func() {
 		if err := the.Dynamic.Resource(policyv1beta1.Resource).Namespace(ns).DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
@@ -31,7 +35,7 @@ apiVersion: policy.kruise.io/v1alpha1
 kind: PodUnavailableBudget
 metadata: {name: web}
 spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 0}`)
-	apply(t, ns, deployment("web", 2, ""))
+	apply(t, ns, strings.Replace(deployment("web", 2, ""), "pause:3.10}", `pause:3.10, resources: {requests: {cpu: "1"}}}`, 1))
 	expectPlaces(t, ns, "a=2 b=0")
 	expectEnforced(t, ns, "web", 2)
 	pods, err := the.Pods(t.Context(), ns)

@@ -55,6 +55,8 @@ type Options struct {
 	SidecarSets bool
 	// SpreadRules serves SpreadRules and ClusterSpreadRules.
 	SpreadRules bool
+	// CostMetrics measures what pods cost.
+	CostMetrics bool
 }
 
 // Compose returns the config with Berth's manifests before, and its components after, those that it has already. A
@@ -185,6 +187,7 @@ func controller(replicas int, options Options) sandbox.Component {
 				fmt.Sprintf("--federation=%t", options.Federation),
 				fmt.Sprintf("--sidecar-sets=%t", options.SidecarSets),
 				fmt.Sprintf("--spread-rules=%t", options.SpreadRules),
+				fmt.Sprintf("--cost-metrics=%t", options.CostMetrics),
 				"--webhook-host=127.0.0.1",
 				fmt.Sprintf("--webhook-port=%d", in.Port(webhookPort)),
 				"--cert-dir=" + filepath.Join(in.Dir, "webhook-certs"),

@@ -18,15 +18,17 @@ import (
 
 // Costs are the flags --cost and --prices.
 type Costs struct {
-	// Shown is true with --cost.
-	Shown bool
+	asked bool
 	file  string
 }
 
+// Shown is true with one of the flags.
+func (c *Costs) Shown() bool { return c.asked || c.file != "" }
+
 // AddTo adds the flags.
 func (c *Costs) AddTo(flags *pflag.FlagSet) {
-	flags.BoolVar(&c.Shown, "cost", false, "Say what the pods of spreads cost an hour, by label "+v1beta1.HourlyPriceLabel+" of nodes.")
-	flags.StringVar(&c.file, "prices", "", "YAML file with prices of nodes for --cost, before their labels: [{nodeSelector: {capacity: spot}, hourly: 0.12}].")
+	flags.BoolVar(&c.asked, "cost", false, "Say what the pods of spreads cost an hour, by label "+v1beta1.HourlyPriceLabel+" of nodes.")
+	flags.StringVar(&c.file, "prices", "", "YAML file with prices of nodes, which come before their labels. Implies --cost: [{nodeSelector: {capacity: spot}, hourly: 0.12}].")
 }
 
 // Prices are those of the file. They are nil without one.
@@ -45,14 +47,18 @@ func (c *Costs) Prices() (subset.Prices, error) {
 	return prices, nil
 }
 
-// NewCostReader returns a function that adds to the report of a spread what its pods cost. It reads the nodes once, and the pods of each namespace.
+// NewCostReader returns a function that adds to the report of a spread what its pods cost. It reads the nodes once, and
+// the pods of each namespace.
 func (c *Costs) NewCostReader(cluster *Cluster) func(context.Context, *v1beta1.WorkloadSpread, *report.Report) error {
 	var nodes []*corev1.Node
 	pods := map[string][]*corev1.Pod{}
 	return func(ctx context.Context, spread *v1beta1.WorkloadSpread, r *report.Report) error {
-		policy, errs := subset.Compile(spread, field.NewPath("spec"))
-		if !c.Shown || len(errs) > 0 { // the report says so
+		if !c.Shown() {
 			return nil
+		}
+		policy, errs := subset.Compile(spread, field.NewPath("spec"))
+		if len(errs) > 0 {
+			return nil // the report says so
 		}
 		prices, err := c.Prices()
 		if err != nil {

@@ -43,7 +43,7 @@ func approvalExpired(entry *v1beta1.LedgerEntry, after time.Duration) frame.News
 }
 
 func nodeEnds(pod *corev1.Pod, notice string) frame.News {
-	return frame.Normal(v1beta1.ReasonNodeEnds, "ReplaceFirst", "node %s announces its end by %s: pod %s is to be replaced first", pod.Spec.NodeName, notice, pod.Name)
+	return frame.Normal(v1beta1.ReasonNodeEnds, "ReplaceFirst", "node %s announces its end by %s: the eviction of pod %s is asked for, so that a new pod is made first", pod.Spec.NodeName, notice, pod.Name)
 }
 
 func notReplaced(pod *corev1.Pod, why string) frame.News {

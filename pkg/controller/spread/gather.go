@@ -74,14 +74,23 @@ func (r *reconciler) gather(ctx context.Context, spread *v1beta1.WorkloadSpread)
 	}
 	plan := f.policy.Plan(f.workload.replicas)
 	f.roster.Replan(&plan)
-	if r.priced != nil {
-		nodes, err := r.priced.list(ctx, r.client, r.clock.Now())
-		if err != nil {
-			return nil, err
-		}
-		f.podPrices = f.policy.PodPrices(nil, nodes, f.requests)
+	if r.costs {
+		f.podPrices, err = r.podPrices(ctx, f)
 	}
-	return f, nil
+	return f, err
+}
+
+// podPrices are those of the nodes with a price. A new price counts from the next look at the spread on.
+func (r *reconciler) podPrices(ctx context.Context, f *facts) ([]float64, error) {
+	list := &corev1.NodeList{}
+	if err := r.client.List(ctx, list, client.HasLabels{v1beta1.HourlyPriceLabel}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing the nodes with a price: %w", err)
+	}
+	nodes := make([]*corev1.Node, len(list.Items))
+	for i := range list.Items {
+		nodes[i] = &list.Items[i]
+	}
+	return f.policy.PodPrices(nil, nodes, f.requests), nil
 }
 
 // withKruisePaths returns the spread with the status.replicasPathList that it should have.

@@ -5,15 +5,12 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
@@ -80,30 +77,6 @@ berth_workloadspread_pod_price{namespace="ns",subset="a",workloadspread="web"} 0
 	m.Take(name, measureOf(status, &facts{}))
 	if n := testutil.CollectAndCount(m, "berth_workloadspread_pod_price"); n != 0 {
 		t.Errorf("%d series although nobody asks for costs", n)
-	}
-}
-
-func TestPricesOfNodesAreReadAgainAfterAWhile(t *testing.T) {
-	node := func(name string, labels map[string]string) *corev1.Node {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
-	}
-	reader := fake.NewClientBuilder().WithObjects(node("a", map[string]string{v1beta1.HourlyPriceLabel: "0.1"}), node("b", nil)).Build()
-	priced, now := &pricedNodes{}, time.Unix(1000, 0)
-	count := func(at time.Time) int {
-		nodes, err := priced.list(t.Context(), reader, at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(nodes)
-	}
-	if n := count(now); n != 1 {
-		t.Errorf("%d nodes with a price", n)
-	}
-	if err := reader.Create(t.Context(), node("c", map[string]string{v1beta1.HourlyPriceLabel: "0.2"})); err != nil {
-		t.Fatal(err)
-	}
-	if soon, later := count(now.Add(priceInterval-1)), count(now.Add(priceInterval)); soon != 1 || later != 2 {
-		t.Errorf("%d nodes soon, and %d later", soon, later)
 	}
 }
 

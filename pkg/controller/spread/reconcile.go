@@ -40,8 +40,8 @@ type reconciler struct {
 	// measures are the numbers for the metrics. corrections counts the recounts that differ.
 	measures    *frame.Measures[measure]
 	corrections prometheus.Counter
-	// priced are the nodes with a price. Nil if nobody asks what pods cost.
-	priced *pricedNodes
+	// costs is true if somebody asks what pods cost.
+	costs bool
 }
 
 var _ reconcile.Reconciler = &reconciler{}

@@ -28,10 +28,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, owners *lineage.Lineage, nodes
 	family := &family{owners}
 	r := &reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), family: family, autoscaler: nodes, events: mgr.GetEventRecorder("berth-controller"), clock: clock.RealClock{},
-		pace: frame.Pace{Interval: frame.StatusInterval}, changes: &changes{}, measures: newMeasures(), corrections: newCorrections(),
-	}
-	if costs {
-		r.priced = &pricedNodes{}
+		pace: frame.Pace{Interval: frame.StatusInterval}, changes: &changes{}, measures: newMeasures(), corrections: newCorrections(), costs: costs,
 	}
 	c, err := frame.New("workloadspread", mgr, r, r.measures, r.corrections)
 	if err != nil {
