@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-project/berth/pkg/subset"
@@ -39,34 +41,45 @@ func (e *entry) picked() (index int, counts bool) {
 
 func (ev PodWaits) apply(l *Ledger) {
 	e := l.pods[ev.UID]
-	if e == nil || e.account == nil || e.stage != Waiting || e.wait != ForAnyNode {
-		return
-	}
-	if in := l.waitsIn(e); in != subset.None {
-		l.dequeue(e)
-		e.stage = Claimed
-		l.setSlots(e, e.policy().Subsets[in].Name, e.uncertain)
-		e.wait, e.stays = ForNode, true
+	if e != nil && e.account != nil && e.stage == Waiting && e.wait == ForAnyNode {
+		l.claimWaiting(e, l.waitsIn(e))
 		l.enqueue(e)
 	}
 }
 
-// waitsIn is the subset with room in which a pod waits that none of them has a node for, or subset.None. It is the last one, because a pod whose gate is
-// open cannot go on. If such pods are replaced after Adaptive.Wait, it is the first one that is due and in which none has waited in vain of late.
+// claimWaiting gives a pod a slot of the subset in which it waits for a node. It does nothing for subset.None.
+func (l *Ledger) claimWaiting(e *entry, in int) {
+	if in != subset.None {
+		l.dequeue(e)
+		e.stage = Claimed
+		l.setSlots(e, e.policy().Subsets[in].Name, e.uncertain)
+		e.wait, e.stays = ForNode, true
+	}
+}
+
+// waitsIn is the subset with room in which a pod waits that none of them has a node for, or subset.None.
 func (l *Ledger) waitsIn(e *entry) int {
-	a := e.account
-	kept, candidate, last := a.tally.Kept(e.scope), l.candidate(e), subset.None
-	replaced := a.policy.Adaptive.Wait > 0 && !workload.CountsDeletions(e.owner.kind())
-	for seen := subset.Mask(0); ; {
-		switch next := a.policy.Next(&a.plan, kept, candidate, seen); {
-		case next == subset.None:
-			return last
-		case replaced && !l.now.Before(a.skipUntil[next]):
-			return next
-		default:
-			seen, last = seen.With(next), max(next, last)
+	var due []int
+	for seen := subset.Mask(0); ; seen = seen.With(due[len(due)-1]) {
+		next := e.policy().Next(&e.account.plan, e.account.tally.Kept(e.scope), l.candidate(e), seen)
+		if next == subset.None {
+			return l.waitsAmong(e, due)
+		}
+		due = append(due, next)
+	}
+}
+
+// waitsAmong is the subset in which a pod waits, of those that are due and have no node. It is the last one, because a pod whose gate is open cannot go on.
+// If such pods are replaced after Adaptive.Wait, it is the first one in which none has waited in vain of late. It is subset.None if none is due.
+func (l *Ledger) waitsAmong(e *entry, due []int) int {
+	if e.policy().Adaptive.Wait > 0 && !workload.CountsDeletions(e.owner.kind()) {
+		for _, in := range due {
+			if in != subset.None && !l.now.Before(e.account.skipUntil[in]) {
+				return in
+			}
 		}
 	}
+	return slices.Max(append(due, subset.None))
 }
 
 // skipAfter makes other pods skip the subset of a pod that ends and has waited there in vain for a node, with its gate open.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
@@ -69,17 +68,14 @@ func (ev GroupChanged) apply(l *Ledger) {
 }
 
 func (ev GroupAsks) apply(l *Ledger) {
-	pods, answer := l.asGroup(ev.Pods)
+	pods, t, answer := l.asGroup(&ev)
 	if pods == nil {
 		l.effects.Answer = answer
 		return
 	}
-	first, a := pods[0], pods[0].account
-	t := &together{group: ev.Group, version: ev.Version, needs: ev.AtLeast, with: ev.With}
+	first := pods[0]
 	if answer.Reason == "" {
-		candidate := l.candidateFor(t, first)
-		candidate.Together = int32(len(pods)) //nolint:gosec // a group has some hundred pods
-		for _, in := range a.policy.Places(&a.plan, a.tally.Kept(first.scope), candidate, ev.AtLeast) {
+		for _, in := range l.places(pods, t) {
 			l.effects.Places = append(l.effects.Places, first.decide(in))
 		}
 		answer = l.describe(first, v1beta1.ReasonSubsetsFull)
@@ -96,34 +92,83 @@ func (ev GroupAsks) apply(l *Ledger) {
 	}
 }
 
-// asGroup are the pods, if one spread divides them all, and a refusal if they must wait for news. They are nil if each pod asks by itself, or if the
-// refusal is not about their workload.
-func (l *Ledger) asGroup(group []*corev1.Pod) (pods []*entry, refusal Answer) {
-	for _, pod := range group {
+func (ev GroupWaits) apply(l *Ledger) {
+	asks := GroupAsks(ev)
+	pods, t, refusal := l.asGroup(&asks)
+	if refusal.Reason != "" {
+		return
+	}
+	in := subset.None
+	if pods != nil {
+		in = l.waitsAmong(pods[0], l.places(pods, t))
+	}
+	for _, pod := range ev.Pods {
+		e := l.pods[pod.UID]
+		switch {
+		case e == nil || e.policy() == nil || !subset.IsGated(e.pod) || e.stage > Claimed || e.forGroup:
+		case e.stage == Claimed && l.mayWaitIn(e, e.index()):
+			e.wait, e.stays = ForNode, true
+		case e.stage == Claimed:
+			l.release(e, false) // the quota was lowered
+		case pods == nil && l.held(e).Reason == "":
+			l.claimWaiting(e, l.waitsIn(e))
+		case l.mayWaitIn(e, in):
+			l.claimWaiting(e, in)
+		}
+	}
+}
+
+// mayWaitIn is true if a pod with a gate may wait for a node in this subset.
+func (l *Ledger) mayWaitIn(e *entry, in int) bool {
+	return in != subset.None && e.policy().HasRoom(&e.account.plan, e.account.tally.Kept(e.scope), in, l.candidate(e))
+}
+
+// places are the subsets that the pods may try together, in this order.
+func (l *Ledger) places(pods []*entry, t *together) []int {
+	first := pods[0]
+	candidate := l.candidateFor(t, first)
+	candidate.Together = int32(len(pods)) //nolint:gosec // a group has some hundred pods
+	return first.policy().Places(&first.account.plan, first.account.tally.Kept(first.scope), candidate, t.needs)
+}
+
+// asGroup are the pods that want their slots in one subset, and a refusal if they must wait for news. A pod that has its slot stays there, and the others go to
+// it. They are nil if each pod asks by itself, or if the refusal is not about their workload.
+func (l *Ledger) asGroup(ev *GroupAsks) (pods []*entry, t *together, refusal Answer) {
+	t = &together{group: ev.Group, version: ev.Version, needs: ev.AtLeast, with: slices.Clone(ev.With)}
+	var all []*entry
+	for _, pod := range ev.Pods {
 		e := l.pods[pod.UID]
 		if e == nil {
-			return nil, Answer{} // no spread divides it
+			return nil, nil, Answer{} // no spread divides it
 		}
 		if e.account == nil {
-			return nil, l.answerUndivided(e)
+			return nil, nil, l.answerUndivided(e)
 		}
-		if len(pods) > 0 && (e.account != pods[0].account || e.scope != pods[0].scope) {
-			return nil, Answer{}
+		if len(all) > 0 && (e.account != all[0].account || e.scope != all[0].scope) {
+			return nil, nil, Answer{}
 		}
-		pods = append(pods, e)
+		all = append(all, e)
 	}
-	for _, e := range pods {
+	for _, e := range all {
 		if e.stage > Claimed {
-			return nil, Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: "a pod of the group is being bound already"}
+			return nil, nil, Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: "a pod of the group is being bound already"}
 		}
 		if refusal = l.held(e); refusal.Reason != "" {
-			return pods, refusal
+			return all, t, refusal
 		}
-		if l.candidate(e).Admitted {
-			return nil, Answer{}
+		switch {
+		case e.stage == Claimed && e.index() != subset.None:
+			t.with, t.needs = append(t.with, e.pod.UID), max(t.needs-1, 1)
+		case l.candidate(e).Admitted:
+			return nil, nil, Answer{}
+		default:
+			pods = append(pods, e)
 		}
 	}
-	return pods, Answer{}
+	if len(t.with) > len(ev.With) && l.subsetOf(all[0], t.with) == subset.None {
+		return nil, nil, Answer{} // they have slots in several subsets
+	}
+	return pods, t, Answer{}
 }
 
 // subsetOf is the subset where all of these pods are that are in one. It is subset.None if there is none, or more than one.
@@ -161,7 +206,9 @@ func (l *Ledger) takeTurn(pods ...*entry) {
 // try is the answer to a pod of a group in a cycle that may be thrown away.
 func (l *Ledger) try(e *entry, ev *PodAsks) {
 	a, candidate := e.account, l.candidate(e)
-	if ev.Place != nil {
+	if e.stage == Claimed && e.index() != subset.None {
+		candidate.Admitted, candidate.Within = true, e.index() // its gate is open there, or about to be
+	} else if ev.Place != nil {
 		if ev.Place.Policy != a.policy {
 			l.effects.Answer = Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: "the WorkloadSpread changed while the group was being scheduled"}
 			return

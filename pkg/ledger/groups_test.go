@@ -218,12 +218,20 @@ func TestPodsOfOneGroupButNotOfOneSpreadAskByThemselves(t *testing.T) {
 	next := podOf("rs-uid", "next")
 	next.Labels["pod-template-hash"] = "v2"
 	w.see(next)
-	picked := opened(podOf("rs-uid", "picked"), "a")
-	w.see(picked)
-	for _, other := range []*corev1.Pod{bare, next, picked} {
+	for _, other := range []*corev1.Pod{bare, next} {
 		if got, _ := w.askAsGroup("g", 2, nil, w.pod("a"), other); got != "each by itself" {
 			t.Errorf("beside %s: got %q", other.Name, got)
 		}
+	}
+	picked := opened(podOf("rs-uid", "picked"), "a")
+	w.see(picked)
+	if got, _ := w.askAsGroup("g", 2, nil, w.pod("a"), picked); got != "a" {
+		t.Errorf("beside a pod with an open gate: got %q, want its subset", got)
+	}
+	elsewhere := opened(podOf("rs-uid", "elsewhere"), "b")
+	w.see(elsewhere)
+	if got, _ := w.askAsGroup("g", 3, nil, w.pod("a"), picked, elsewhere); got != "each by itself" {
+		t.Errorf("beside two subsets: got %q", got)
 	}
 }
 
@@ -237,6 +245,144 @@ func TestAGroupIsTriedWhenAPodLeavesItWhileItWaits(t *testing.T) {
 	w.expectAwake("g0")
 	w.delete(pods[0])
 	w.expectAwake()
+}
+
+// waitAsGroup lets a group try each of its places in vain.
+func (w *world) waitAsGroup(name string, atLeast int, pods ...*corev1.Pod) string {
+	w.t.Helper()
+	got, places := w.askAsGroup(name, atLeast, nil, pods...)
+	for _, place := range places {
+		for _, pod := range pods {
+			if d := w.try(pod, place); d != nil && !w.apply(SlotTried{UID: pod.UID, Decision: d}).OK {
+				w.t.Fatalf("%s may not take the slot that it was offered", pod.Name)
+			}
+		}
+		for _, pod := range slices.Backward(pods) {
+			w.apply(SlotReturned{UID: pod.UID})
+		}
+	}
+	w.apply(GroupWaits{Group: types.NamespacedName{Namespace: "ns", Name: name}, Pods: pods, AtLeast: int32(atLeast)}) //nolint:gosec // small
+	return got
+}
+
+// openWaiting opens the gates of the pods that wait for a node, and returns the subsets of all.
+func (w *world) openWaiting(pods []*corev1.Pod) (in string) {
+	w.t.Helper()
+	for i, pod := range pods {
+		d, divided := w.ledger.WaitsForNode(pod.UID)
+		if !divided {
+			w.t.Fatalf("%s is not divided", pod.Name)
+		}
+		if d == nil {
+			in += "-"
+			continue
+		}
+		in += d.Name()
+		pods[i] = opened(pod, d.Name())
+		w.see(pods[i])
+	}
+	return in
+}
+
+func TestAGangWithoutNodesWaitsForThemInOneSubset(t *testing.T) {
+	for name, tc := range map[string]struct {
+		adaptive      string
+		size, atLeast int
+		gated         bool
+		want, kept    string
+	}{
+		"in the last one":                        {gated: true, size: 5, atLeast: 5, want: "bbbbb", kept: "a=0 b=5"},
+		"in the first, if its pods are replaced": {gated: true, adaptive: ", adaptive: {rescheduleCriticalSeconds: 60}", size: 5, atLeast: 5, want: "aaaaa", kept: "a=5 b=0"},
+		"where all of it has room":               {gated: true, adaptive: ", adaptive: {rescheduleCriticalSeconds: 60}", size: 8, atLeast: 2, want: "bbbbbbbb", kept: "a=0 b=8"},
+		"as many as have room":                   {gated: true, size: 9, atLeast: 6, want: "bbbbbbbb-", kept: "a=0 b=8"},
+		"not without room":                       {gated: true, size: 9, atLeast: 9, want: "---------", kept: "a=0 b=0"},
+		"not without gates":                      {size: 5, atLeast: 5, want: "-----", kept: "a=0 b=0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 100)
+			w.spread(1, fmt.Sprintf(strings.Replace(fiveThenEight, "whenFull", "type: Adaptive, binding: Gated"+tc.adaptive+", whenFull", 1), "Wait"))
+			var pods []*corev1.Pod
+			for i := range tc.size {
+				pod := podOf("rs-uid", fmt.Sprintf("g%d", i))
+				if tc.gated {
+					pod = withGate(pod)
+				}
+				w.see(pod)
+				pods = append(pods, pod)
+			}
+			w.waitAsGroup("g", tc.atLeast, pods...)
+			w.expectKept(tc.kept)
+			if got := w.openWaiting(pods); got != tc.want {
+				t.Errorf("gates are opened in %q, want %q", got, tc.want)
+			}
+			w.expectKept(tc.kept)
+		})
+	}
+}
+
+func TestAGangThatWaitsForNodesStaysInItsSubset(t *testing.T) {
+	w := newWorld(t, 100)
+	w.spread(1, fmt.Sprintf(strings.Replace(fiveThenEight, "whenFull", "type: Adaptive, binding: Gated, whenFull", 1), "Wait"))
+	gatedPods := func(names ...string) (pods []*corev1.Pod) {
+		for _, name := range names {
+			pods = append(pods, withGate(podOf("rs-uid", name)))
+			w.see(pods[len(pods)-1])
+		}
+		return pods
+	}
+	pods := gatedPods("g0", "g1", "g2", "g3", "g4", "g5")
+	w.waitAsGroup("g", 6, pods...)
+	// A cycle that comes before the gates are open: each pod asks for its own subset, and keeps its slot.
+	if got, _ := w.askAsGroup("g", 6, nil, pods...); got != "each by itself" {
+		t.Errorf("got %q", got)
+	}
+	w.tryAll(nil, pods...)
+	w.expectKept("a=0 b=6")
+	w.apply(GroupWaits{Pods: pods, AtLeast: 6})
+	if got := w.openWaiting(pods[:5]); got != "bbbbb" {
+		t.Errorf("opened in %q", got)
+	}
+	// Another gang does not get their slots, and waits as a whole.
+	if got := w.waitAsGroup("h", 6, gatedPods("h0", "h1", "h2", "h3", "h4", "h5")...); got != "SubsetsFull" {
+		t.Errorf("the other gang got %q", got)
+	}
+	// A pod that is replaced goes where the others wait, although the first subset has room for it.
+	w.delete(pods[0])
+	pods[0] = gatedPods("late")[0]
+	got, places := w.askAsGroup("g", 6, nil, pods...)
+	if got != "b" {
+		t.Errorf("the new pod may go to %q", got)
+	}
+	w.tryAll(places[0], pods...)
+	w.apply(GroupWaits{Pods: pods, AtLeast: 6})
+	if d, _ := w.ledger.WaitsForNode(pods[0].UID); d == nil || d.Name() != "b" {
+		t.Errorf("the new pod waits in %+v", d)
+	}
+	if got := w.openWaiting(pods[1:]); got != "----b" { // four are open
+		t.Errorf("opened in %q", got)
+	}
+	// The quota is lowered before the gate of the new pod is opened.
+	w.spread(2, `{subsets: [{name: a, maxReplicas: 5}, {name: b, maxReplicas: 5}], scheduleStrategy: {type: Adaptive, binding: Gated, whenFull: Wait}}`)
+	w.apply(GroupWaits{Pods: pods, AtLeast: 6})
+	w.expectKept("a=0 b=5")
+}
+
+func TestPodsOfAGroupThatAskByThemselvesWaitByThemselves(t *testing.T) {
+	w := newWorld(t, 100)
+	w.spread(1, fmt.Sprintf(gatedOneEach, ", type: Adaptive"))
+	var pods []*corev1.Pod
+	for i := range 3 {
+		pods = append(pods, withGate(podOf("rs-uid", fmt.Sprintf("g%d", i))))
+		w.see(pods[i])
+	}
+	next := withGate(podOf("rs-uid", "next"))
+	next.Labels["pod-template-hash"] = "v2" // so the group is not of one scope
+	w.see(next)
+	pods = append(pods, next)
+	w.apply(GroupWaits{Pods: pods, AtLeast: 1})
+	if got := w.openWaiting(pods); got != "ba-b" {
+		t.Errorf("gates are opened in %q", got)
+	}
 }
 
 // fleet is two groups, and single pods, among random events. It counts by itself what is where.

@@ -77,7 +77,7 @@ func run(m *testing.M) (code int, err error) {
 		Name: "berth-descheduler", Binary: "berth-descheduler", User: "system:serviceaccount:berth-system:berth-descheduler",
 		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:berth-system"}, Args: deschedulerArgs,
 	}}}
-	if the, err = harness.Start(ctx, config, product.Options{}); err != nil {
+	if the, err = harness.Start(ctx, config, product.Options{Gangs: os.Getenv(harness.Line) == "1.37"}); err != nil {
 		return 1, err
 	}
 	defer the.Sandbox.Stop()

@@ -29,7 +29,10 @@ import (
 // and Reserve, and then Unreserve. The pods of the best placement have Reserve again, outside of the group's cycle, and are bound. So within the cycle a
 // pod takes its slot in Reserve, and not before, and gives it back in Unreserve. A cycle that is thrown away leaves nothing in the ledger.
 
-var _ fwk.PlacementGeneratePlugin = &Spread{}
+var (
+	_ fwk.PlacementGeneratePlugin  = &Spread{}
+	_ fwk.PodGroupPostFilterPlugin = &Spread{}
+)
 
 // groups are what the plugin knows of pod groups.
 type groups struct {
@@ -121,15 +124,11 @@ func (s *Spread) GeneratePlacements(ctx context.Context, state fwk.PodGroupCycle
 	if err := s.takeover.complete(ctx); err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	members, err := s.handle.SnapshotSharedLister().PodGroupStates().Get(object.Namespace, object.Name)
+	asks, err := s.questionOf(object, pods)
 	if err != nil {
-		return nil, fwk.AsStatus(fmt.Errorf("reading the state of pod group %s/%s: %w", object.Namespace, object.Name, err))
+		return nil, fwk.AsStatus(err)
 	}
-	asks := ledger.GroupAsks{Group: types.NamespacedName{Namespace: object.Namespace, Name: object.Name}, Version: versionOf(object), Pods: pods}
-	for _, pod := range members.ScheduledPods() {
-		asks.With = append(asks.With, pod.UID)
-	}
-	if asks.AtLeast = max(object.Spec.SchedulingPolicy.Gang.MinCount-int32(len(asks.With)), 1); int(asks.AtLeast) > len(pods) { //nolint:gosec // a group has some hundred pods
+	if int(asks.AtLeast) > len(pods) {
 		return domains, nil // the plugin GangScheduling says so
 	}
 	fx := s.book.askFor(asks, pods...)
@@ -139,7 +138,52 @@ func (s *Spread) GeneratePlacements(ctx context.Context, state fwk.PodGroupCycle
 	case len(fx.Places) == 0:
 		return nil, refusedGroup(s.refuse(&ledger.PodAsks{Pod: pods[0], Try: true}, &fx.Answer, fx.Announce), pods[0], len(parent.Nodes))
 	}
-	return s.placements(state, fx.Places, domains.Placements, int(asks.AtLeast))
+	result, status := s.placements(state, fx.Places, domains.Placements, int(asks.AtLeast))
+	if !status.IsSuccess() {
+		s.waitForNodes(asks)
+	}
+	return result, status
+}
+
+// questionOf is what those pods of a gang that look for a node ask the ledger.
+func (s *Spread) questionOf(group *schedulingv1beta1.PodGroup, pods []*corev1.Pod) (ledger.GroupAsks, error) {
+	members, err := s.handle.SnapshotSharedLister().PodGroupStates().Get(group.Namespace, group.Name)
+	if err != nil {
+		return ledger.GroupAsks{}, fmt.Errorf("reading the state of pod group %s/%s: %w", group.Namespace, group.Name, err)
+	}
+	asks := ledger.GroupAsks{Group: types.NamespacedName{Namespace: group.Namespace, Name: group.Name}, Version: versionOf(group), Pods: pods}
+	for _, pod := range members.ScheduledPods() {
+		asks.With = append(asks.With, pod.UID)
+	}
+	asks.AtLeast = max(group.Spec.SchedulingPolicy.Gang.MinCount-int32(len(asks.With)), 1) //nolint:gosec // a group has some hundred pods
+	return asks, nil
+}
+
+// PodGroupPostFilter runs when no node is left for a group. It never makes room.
+func (s *Spread) PodGroupPostFilter(_ context.Context, _ fwk.PodGroupCycleState, group fwk.PodGroupInfo, _ fwk.PodGroupSchedulingFunc) (*fwk.PodGroupPostFilterResult, *fwk.Status) {
+	pods, object := group.GetUnscheduledPods(), group.GetPodGroup()
+	switch {
+	case object == nil || !slices.ContainsFunc(pods, subset.IsGated):
+	case object.Spec.SchedulingPolicy.Gang != nil:
+		asks, err := s.questionOf(object, pods)
+		if err != nil {
+			return nil, fwk.AsStatus(err)
+		}
+		s.waitForNodes(asks)
+	default:
+		for _, pod := range pods {
+			s.waitForNodes(ledger.GroupAsks{Pods: []*corev1.Pod{pod}, AtLeast: 1})
+		}
+	}
+	return nil, fwk.NewStatus(fwk.Unschedulable)
+}
+
+// waitForNodes opens the gates of the pods of a group that wait for nodes, as PostFilter does for a pod.
+func (s *Spread) waitForNodes(asks ledger.GroupAsks) {
+	s.book.apply(ledger.GroupWaits(asks))
+	for _, pod := range asks.Pods {
+		s.opener.openLater(pod)
+	}
 }
 
 // placements are each place within each domain, and the round of the group.
@@ -177,7 +221,8 @@ func (s *Spread) placements(state fwk.PodGroupCycleState, places []*ledger.Decis
 	}
 	state.Write(roundKey, r)
 	if len(result.Placements) == 0 {
-		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("no subset of WorkloadSpread %q with room for the group has a node", places[0].Spread.Name))
+		// Unresolvable, because the PodGroupPostFilter of DynamicResources fails if no pod was tried.
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("no subset of WorkloadSpread %q with room for the group has a node", places[0].Spread.Name))
 	}
 	return result, nil
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
+	"github.com/berth-project/berth/pkg/subset"
 )
 
 // withGroups turns the gates of pod groups on. Call it before openPort.
@@ -267,6 +268,64 @@ func TestGroupsThatNeedNotStayTogether(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAGangWithoutNodesOpensItsGatesInOneSubset so that a node autoscaler makes nodes for all of it. Before there are some, no pod has a node.
+func TestAGangWithoutNodesOpensItsGatesInOneSubset(t *testing.T) {
+	withGroups(t)
+	gang := &schedulingv1beta1.GangSchedulingPolicy{MinCount: 8}
+	for name, tc := range map[string]struct {
+		policy    schedulingv1beta1.PodGroupSchedulingPolicy
+		placement bool
+		want      map[string]int // open gates by zone
+	}{
+		"a gang":                        {policy: schedulingv1beta1.PodGroupSchedulingPolicy{Gang: gang}, placement: true, want: map[string]int{"b": 8}},
+		"the gate of placements is off": {policy: schedulingv1beta1.PodGroupSchedulingPolicy{Gang: gang}, want: map[string]int{"b": 8}},
+		"its policy is Basic": {policy: schedulingv1beta1.PodGroupSchedulingPolicy{Basic: &schedulingv1beta1.BasicSchedulingPolicy{}}, placement: true,
+			want: map[string]int{"b": 8}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.TopologyAwareWorkloadScheduling, tc.placement)
+			inBubble(t, func(t *testing.T) {
+				t.Helper()
+				p := openGatedPort(t, strings.Replace(fiveAndEight("Adaptive", "Wait"), "whenFull", "binding: Gated, whenFull", 1), nodeOf("elsewhere"))
+				p.create(&schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "g"}, Spec: schedulingv1beta1.PodGroupSpec{SchedulingPolicy: tc.policy}})
+				for i := range 8 {
+					p.pod(fmt.Sprintf("g-%d", i), inGroup("g"), subset.Gate)
+				}
+				p.settles()
+				for i := range 8 {
+					p.expectOpen(fmt.Sprintf("g-%d", i), "b")
+					if condition := p.get(fmt.Sprintf("g-%d", i)).Status.Conditions[0]; condition.Reason != corev1.PodReasonUnschedulable {
+						t.Errorf("a node autoscaler reads %s: %s", condition.Reason, condition.Message)
+					}
+				}
+				p.expectBound("g", map[string]int{})
+				p.create(nodeOf("b"))
+				p.settles()
+				p.expectBound("g", map[string]int{"node-b": 8})
+			})
+		})
+	}
+}
+
+// TestAGangWithGatesIsBoundWhereItHasNodes without a stop in between.
+func TestAGangWithGatesIsBoundWhereItHasNodes(t *testing.T) {
+	withGroups(t)
+	inBubble(t, func(t *testing.T) {
+		t.Helper()
+		p := openGatedPort(t, strings.Replace(fiveAndEight("Adaptive", "Wait"), "whenFull", "binding: Gated, whenFull", 1), nodeOf("a"), nodeOf("b"))
+		p.create(&schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "g"}, Spec: schedulingv1beta1.PodGroupSpec{
+			SchedulingPolicy: schedulingv1beta1.PodGroupSchedulingPolicy{Gang: &schedulingv1beta1.GangSchedulingPolicy{MinCount: 8}}}})
+		for i := range 8 {
+			p.pod(fmt.Sprintf("g-%d", i), inGroup("g"), subset.Gate)
+		}
+		p.settles()
+		p.expectBound("g", map[string]int{"node-b": 8})
+		for i := range 8 {
+			p.expectOpen(fmt.Sprintf("g-%d", i), "b")
+		}
+	})
 }
 
 // convoy is a port with two gangs and single pods among random events.
