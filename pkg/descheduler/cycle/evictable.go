@@ -9,11 +9,11 @@ import (
 )
 
 // Evictable is false for pods that Berth's strategies never evict: pods that no controller would replace, or that a
-// DaemonSet or a node puts back on the same node; pods of a Job, which would count a failure for each; pods that have
-// ended; and those that may not go; see mayGo.
+// DaemonSet or a node puts back on the same node; pods of a Job, which would count a failure for each; pods of a pod
+// group of Kubernetes; pods that have ended; and those that may not go; see mayGo.
 func Evictable(pod *corev1.Pod) bool {
 	owner := workload.ControllerOf(pod)
-	return owner != nil && !workload.EndsChain(owner.Kind) && !workload.CountsDeletions(owner.Kind) && !podstate.HasEnded(pod) && mayGo(pod)
+	return owner != nil && !workload.EndsChain(owner.Kind) && !workload.CountsDeletions(owner.Kind) && !isOfGroup(pod) && !podstate.HasEnded(pod) && mayGo(pod)
 }
 
 // Removable is true for failed pods that may go. Nothing runs in them, so it does not matter who would replace them.
