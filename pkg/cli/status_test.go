@@ -41,6 +41,7 @@ const (
 	early      = "\nscheduleStrategy: {type: Adaptive, binding: Early, adaptive: {rescheduleCriticalSeconds: 60}}"
 	earlyStays = "\nscheduleStrategy: {type: Adaptive, binding: Early}"
 	waits      = "\nscheduleStrategy: {whenFull: Wait}"
+	ofJob      = "\ntargetRef: {apiVersion: batch/v1, kind: Job, name: web}"
 	// rollingOut are pods of two revisions, each within its quota.
 	rollingOut = `{observedReplicas: 3, pendingPods: 1, subsetStatuses: [{name: a, replicas: 3}, {name: b, replicas: 1}], versionedSubsetStatuses: {
   new: [{name: a, replicas: 1}, {name: b}], old: [{name: a, replicas: 2}, {name: b, replicas: 1}]}}`
@@ -77,7 +78,12 @@ func TestWhatHappensNext(t *testing.T) {
 		"on the way":               {twoThenAny, `{observedReplicas: 1, pendingPods: 1, subsetStatuses: [{name: a}, {name: b}]}`, "1 pod is on the way to a node"},
 		"surplus":                  {twoThenAny, `{observedReplicas: 3, surplusPods: 1, subsetStatuses: [{name: a, replicas: 3}, {name: b}]}`, "1 pod is above quota"},
 		"unplaced":                 {twoThenAny, `{observedReplicas: 2, unplacedPods: 1, subsetStatuses: [{name: a, replicas: 1}, {name: b}]}`, "1 pod runs in no subset"},
-		"spilled":                  {twoThenAny + adaptive, `{observedReplicas: 3, subsetStatuses: [{name: a}, {name: b, replicas: 3}]}`, "2 pods of later subsets could be in a"},
+		"spilled":                  {twoThenAny + adaptive, `{observedReplicas: 3, subsetStatuses: [{name: a}, {name: b, replicas: 3}]}`, "2 pods of later subsets could be in a: moved by"},
+		"spilled pods of a Job": {twoThenAny + adaptive + ofJob, `{observedReplicas: 3, subsetStatuses: [{name: a}, {name: b, replicas: 3}]}`,
+			"2 pods of later subsets could be in a, and stay: the descheduler moves no pod of a Job"},
+		"a gang of a Job": {twoThenAny + waits + ofJob, `{observedReplicas: 3, pendingPods: 3, subsetStatuses: [{name: a}, {name: b}]}`,
+			"3 pods are on the way to a node, or waiting as a gang for more slots than one subset has"},
+		"surplus of a Job": {twoThenAny + ofJob, `{observedReplicas: 3, surplusPods: 1, subsetStatuses: [{name: a, replicas: 3}, {name: b}]}`, "1 pod is above quota: the descheduler moves no pod of a Job"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -174,7 +174,8 @@ func ofSpread(spread *v1beta1.WorkloadSpread, now time.Time) Report {
 	}
 	targets, _ := policy.Targets(&plan, pods)
 	r.ByTarget = policy.IsRanked()
-	byOrdinal := workload.ByOrdinal(workload.TargetOf(spread).Kind)
+	kind := workload.TargetOf(spread).Kind
+	byOrdinal, stays := workload.ByOrdinal(kind), workload.CountsDeletions(kind)
 	if byOrdinal {
 		targets, _ = policy.TargetsByOrdinal(&plan, pods)
 	}
@@ -192,12 +193,12 @@ func ofSpread(spread *v1beta1.WorkloadSpread, now time.Time) Report {
 		r.Subsets = append(r.Subsets, of)
 	}
 	for i := len(r.Subsets) - 1; i >= 0; i-- {
-		if r.couldTake(i) > 0 {
+		if r.couldTake(i) > 0 && !stays {
 			r.Subsets[i].Wait = Waits(spread, policy, i, time.Time{}, now)
 			r.Wait = r.Subsets[i].Wait
 		}
 	}
-	r.Next = nextStep(&r, policy, byOrdinal && policy.GoByOrdinal())
+	r.Next = nextStep(&r, policy, byOrdinal && policy.GoByOrdinal(), stays)
 	return r
 }
 
@@ -242,7 +243,8 @@ func over(status *v1beta1.WorkloadSpreadStatus, in *Subset) (n int32) {
 
 // nextStep is the first thing that the system does or waits for, in the order in which a person would want to know. If
 // the ordinals of the pods decide where they belong, the status does not say whether each pod is there: it counts pods.
-func nextStep(r *Report, policy *subset.Policy, byOrdinal bool) string {
+// Pods that stay are those that the descheduler never moves.
+func nextStep(r *Report, policy *subset.Policy, byOrdinal, stay bool) string {
 	if !r.Ready {
 		return r.Message
 	}
@@ -270,8 +272,12 @@ func nextStep(r *Report, policy *subset.Policy, byOrdinal bool) string {
 		return Pods(r.Pending, "is pending", "are pending") + ": on the way to a node, or waiting for a slot of a revision for which every subset is full (whenFull: Wait)"
 	case r.Pending > 0 && policy.BindsEarly() && len(r.fullSubsets()) > 0:
 		return Pods(r.Pending, "is", "are") + " on the way to a node; berth-controller replaces a pod that carries the patch of a full subset: " + strings.Join(r.fullSubsets(), ", ")
+	case r.Pending > 0 && stay && policy.WhenFull == v1beta1.WhenFullWait:
+		return Pods(r.Pending, "is", "are") + " on the way to a node, or waiting as a gang for more slots than one subset has"
 	case r.Pending > 0:
 		return Pods(r.Pending, "is", "are") + " on the way to a node"
+	case r.Surplus > 0 && stay:
+		return Pods(r.Surplus, "is", "are") + " above quota: the descheduler moves no pod of a Job"
 	case r.Surplus > 0:
 		return Pods(r.Surplus, "is", "are") + " above quota: deleted first when the workload is scaled down, or moved by " + r.descheduler("EnforceSubsetMaxReplicas")
 	case r.Unplaced > 0:
@@ -282,6 +288,9 @@ func nextStep(r *Report, policy *subset.Policy, byOrdinal bool) string {
 			others := "later"
 			if r.ByTarget || byOrdinal {
 				others = "other"
+			}
+			if stay {
+				return fmt.Sprintf("%s of %s subsets could be in %s, and stay: the descheduler moves no pod of a Job", Pods(pods, "", ""), others, r.Subsets[i].Name)
 			}
 			return fmt.Sprintf("%s of %s subsets could be in %s: moved by the descheduler's RebalanceToPreferredSubset when it has room%s",
 				Pods(pods, "", ""), others, r.Subsets[i].Name, r.Subsets[i].Wait.Clause())
