@@ -22,7 +22,7 @@ SUITES := $(BIN)/suites -times=$(BIN)/times.json
 # ALONE are the tests of test/budget that measure how long something takes, and FIRST_MINUTE is one of test/install. They run by themselves, in test-all. NOT_IN_CI are
 # tests beside the neighbours that take longest to build. Only test-neighbours runs them.
 FIRST_MINUTE := TestTheSandboxNeedsNothingElse
-NOT_IN_CI := TestKEDAScalesToZeroAndBack|TestArgoCDAndFluxSeeNoDifference|TestKueueAdmitsJobsThatASpreadDivides|TestPodsThatWaitForKueueTakeNoSlots|TestVolcanoPlacesWhatACompatibleSpreadDivides|TestASpreadSaysThatVolcanoPlacesItsPods|TestPrometheusReadsAndJudges|TestInstallWithCertManager|TestTheSpecsOfOpenKruise|TestMigrationFromTheNewestOpenKruiseAndBack|TestAVerticalAutoscalerEvictsByTheBudget
+NOT_IN_CI := TestKEDAScalesToZeroAndBack|TestArgoCDAndFluxSeeNoDifference|TestKueueAdmitsJobsThatASpreadDivides|TestPodsThatWaitForKueueTakeNoSlots|TestVolcanoPlacesWhatACompatibleSpreadDivides|TestASpreadSaysThatVolcanoPlacesItsPods|TestPrometheusReadsAndJudges|TestInstallWithCertManager|TestTheSpecsOfOpenKruise|TestMigrationFromTheNewestOpenKruiseAndBack|TestAVerticalAutoscalerEvictsByTheBudget|TestTheTutorialOfGangs
 ALONE := ^($(FIRST_MINUTE)|$(NOT_IN_CI)|TestTwoHundredDeletionsAreDecidedWithinTwoSeconds|TestAnAnswerTakesMilliseconds|TestBrokenBudgetsOfOneNamespaceDelayNoOther|TestAConflictStormOnTheStatusCostsTimeAndNoPods|TestWhatAnOperationCosts|TestUnderLoadAnAnswerCostsAtMostOneRead)$$
 
 # The compiler makes much garbage. It collects it less often than it would, which takes a twelfth off a build. Go's cache does not depend on that.
@@ -321,7 +321,7 @@ test-all: tools build check-lines $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kw
 	@if hack/containers.sh run; then $(MAKE) --no-print-directory kubelet && $(SUITES) -packages=$(NODES) -- $(LEAN) -count=1 -timeout=10m && \
 	$(SUITES) -packages=./test/budget -- $(LEAN) -count=1 -timeout=10m -run='$(ON_NODES)' -args -kubelets=3; \
 	else echo "test/kubelet is left out; see 'make test-kubelet'" >&2; fi
-	$(SUITES) -packages=$(DOCUMENTS) -- $(LEAN) -count=1 -timeout=30m
+	$(SUITES) -packages=$(DOCUMENTS) -- $(LEAN) -count=1 -timeout=30m -skip='$(ALONE)'
 
 # N is how often test-flaky runs each suite.
 N ?= 20
@@ -365,10 +365,12 @@ check-line: build $(BIN)/suites
 	$(LINE_ENV) $(SUITES) -packages="$(LINE_PACKAGES)" -- $(LEAN)
 
 .PHONY: test-line
-test-line: tools build $(BIN)/helm $(BIN)/release ## an hour | With LINE=1.37: check the line, run all tests that need its control plane, and change to it from the line before.
+test-line: tools build $(BIN)/helm $(BIN)/release $(BIN)/karpenter-kwok ## an hour | With LINE=1.37: check the line, run all tests that need its control plane, and change to it from the line before.
 	$(MAKE) --no-print-directory check-line LINE=$(LINE)
 	$(MAKE) --no-print-directory build LINE=
 	$(LINE_ENV) $(GO) test -count=1 -timeout=20m -run=TestChangeOfTheLine ./test/install
+	$(GO) test -count=1 -timeout=20m -run=TestTheTutorialOfGangs ./test/documents
+	$(LINE_ENV) $(GO) test -count=1 -timeout=10m -run=TestNodesAreMadeForAWholeGang ./test/autoscaler
 	$(LINE_ENV) $(GO) test -p 1 -count=1 -timeout=20m -skip='$(ALONE)' $(addprefix ./test/,integration descheduler budget sidecar federation members faults watch soak)
 	$(LINE_ENV) $(GO) test -count=1 -timeout=10m -run='$(ALONE)' ./test/budget -args -slack=4
 

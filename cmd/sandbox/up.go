@@ -34,6 +34,7 @@ type upFlags struct {
 	members         int
 	sidecarSets     bool
 	spreadRules     bool
+	gangs           bool
 	schedulerConfig string
 	page            string
 	open            bool
@@ -85,6 +86,7 @@ func upCommand() *cobra.Command {
 		"start a federation instead: a hub, and so many members with nodes of their own; the kubeconfig has the contexts hub, member-1 and so on")
 	set.BoolVar(&flags.sidecarSets, "sidecar-sets", false, "serve SidecarSets")
 	set.BoolVar(&flags.spreadRules, "spread-rules", false, "serve SpreadRules and ClusterSpreadRules")
+	set.BoolVar(&flags.gangs, "gangs", false, "schedule pod groups, which needs the programs of Kubernetes 1.37: make LINE=1.37 tools build")
 	set.StringVar(&flags.schedulerConfig, "scheduler-config", "",
 		"KubeSchedulerConfiguration for the scheduler (default the one in manifests/scheduler)")
 	set.StringVar(&flags.page, "page", "127.0.0.1:0", "address of the page that shows the sandbox live; port 0 picks a free one; or "+noPage)
@@ -115,7 +117,7 @@ func (f upFlags) config() (sandbox.Config, error) {
 	if err != nil {
 		return sandbox.Config{}, err
 	}
-	options := product.Options{Replicas: f.replicas, SidecarSets: f.sidecarSets, SpreadRules: f.spreadRules}
+	options := product.Options{Replicas: f.replicas, SidecarSets: f.sidecarSets, SpreadRules: f.spreadRules, Gangs: f.gangs}
 	if f.schedulerConfig != "" {
 		if options.SchedulerConfig, err = os.ReadFile(f.schedulerConfig); err != nil {
 			return sandbox.Config{}, fmt.Errorf("--scheduler-config: %w", err)
@@ -150,8 +152,8 @@ func (f upFlags) checkMembers() error {
 	switch {
 	case f.members < 0:
 		return fmt.Errorf("--members %d: must not be negative", f.members)
-	case f.members > 0 && (len(f.without) > 0 || len(f.replicas) > 0 || f.schedulerConfig != "" || f.sidecarSets || f.spreadRules || f.kubelets != 0):
-		return errors.New("--members: a federation has fixed components; leave out --without, --replicas, --scheduler-config, --sidecar-sets, --spread-rules and --kubelets")
+	case f.members > 0 && (len(f.without) > 0 || len(f.replicas) > 0 || f.schedulerConfig != "" || f.sidecarSets || f.spreadRules || f.gangs || f.kubelets != 0):
+		return errors.New("--members: a federation has fixed components; leave out --without, --replicas, --scheduler-config, --sidecar-sets, --spread-rules, --gangs and --kubelets")
 	}
 	return nil
 }

@@ -153,7 +153,7 @@ func stopSandbox(t *testing.T, dir string) {
 	t.Helper()
 	t.Cleanup(func() {
 		s := newShell(t, dir)
-		for _, name := range []string{"default", "federation"} {
+		for _, name := range []string{"default", "federation", "gangs"} {
 			if printed, code, err := s.run("bin/berth-sandbox down --name "+name, timeout); err != nil || code != 0 {
 				t.Errorf("stopping sandbox %s: exit code %d, %v\n%s", name, code, err, strings.Join(printed, "\n"))
 			}
@@ -183,7 +183,7 @@ func TestTutorials(t *testing.T) {
 	}
 	files = append(append(files, operations(t)...), path("docs", "migration.md"), path("docs", "kubectl-berth.md"), path("docs", "descheduler.md"))
 	for _, file := range files {
-		if file == index {
+		if file == index || file == gangs() {
 			continue
 		}
 		commands, err := commandsOf(file)
@@ -203,6 +203,21 @@ func TestTutorials(t *testing.T) {
 		}
 	}
 	play(t, s, index, frame[last:])
+}
+
+// gangs is the tutorial that needs Kubernetes 1.37.
+func gangs() string { return path("docs", "tutorials", "gangs.md") }
+
+// TestTheTutorialOfGangs builds that Kubernetes, and so is no part of CI. make test-line LINE=1.37 runs it.
+func TestTheTutorialOfGangs(t *testing.T) {
+	dir := workspace(t)
+	s := newShell(t, dir)
+	stopSandbox(t, dir)
+	commands, err := commandsOf(gangs())
+	if err != nil {
+		t.Fatal(err)
+	}
+	play(t, s, gangs(), commands)
 }
 
 // state returns the objects that tutorials change and must restore.

@@ -21,29 +21,33 @@ import (
 	"github.com/berth-project/berth/test/harness"
 )
 
-// theGang is the gang of docs/schedulers.md, and the flags that the page names.
-func theGang(t *testing.T) (manifest, gates, api string) {
+// theGang is docs/examples/gang.yaml. docs/schedulers.md must name the flags that the cluster has.
+func theGang(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(harness.Root(), "docs", "schedulers.md"))
-	if err != nil {
-		t.Fatal(err)
+	var text [2]string
+	for i, name := range []string{"schedulers.md", "examples/gang.yaml"} {
+		content, err := os.ReadFile(filepath.Join(harness.Root(), "docs", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text[i] = string(content)
 	}
-	_, after, _ := strings.Cut(string(text), "<!-- gang -->\n```yaml\n")
-	manifest, _, _ = strings.Cut(after, "```")
-	flags := regexp.MustCompile("(?m)^\\| `(--[^`]+)` \\|").FindAllStringSubmatch(string(text), -1)
-	if manifest == "" || len(flags) != 2 {
-		t.Fatalf("docs/schedulers.md has no gang, or other flags: %v", flags)
+	var flags []string
+	for _, found := range regexp.MustCompile("(?m)^\\| `(--[^`]+)` \\|").FindAllStringSubmatch(text[0], -1) {
+		flags = append(flags, found[1])
 	}
-	return manifest, flags[0][1], flags[1][1]
+	if diff := cmp.Diff([]string{product.GangGates, product.GangAPI}, flags); diff != "" {
+		t.Fatalf("docs/schedulers.md names other flags (-want +got):\n%s", diff)
+	}
+	return text[1]
 }
 
 // TestAGangGoesWholeIntoOneSubset runs Kubernetes' own gang scheduling, which has one cycle for all pods of a group.
 func TestAGangGoesWholeIntoOneSubset(t *testing.T) {
 	harness.Long(t)
 	t.Parallel() // it has a cluster of its own
-	gang, gates, api := theGang(t)
-	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "gangs", Dir: t.TempDir(),
-		APIServerFlags: []string{gates, api}}, product.Options{SchedulerFlags: []string{gates}})
+	gang := theGang(t)
+	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "gangs", Dir: t.TempDir()}, product.Options{Gangs: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,6 +38,13 @@ const (
 	webhookPort = "webhook"
 )
 
+// What docs/schedulers.md says that gangs of Kubernetes need: GangGates of the API server and of the scheduler, GangAPI
+// of the API server.
+const (
+	GangGates = "--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true"
+	GangAPI   = "--runtime-config=scheduling.k8s.io/v1beta1=true"
+)
+
 // Options are what may differ between sandboxes.
 type Options struct {
 	// Replicas of components by name, by default one each. Several replicas elect a leader; the scheduler always does.
@@ -45,8 +52,8 @@ type Options struct {
 	// SchedulerConfig is a KubeSchedulerConfiguration that replaces the deployed one. Its client connection and leader
 	// election are overwritten. Nil means the deployed one.
 	SchedulerConfig []byte
-	// SchedulerFlags are given to the scheduler besides the sandbox's own, for instance feature gates.
-	SchedulerFlags []string
+	// Gangs turns on what schedules pod groups. It needs Kubernetes 1.37.
+	Gangs bool
 	// Compatibility is that of the installation. Empty means none.
 	Compatibility v1beta1.Compatibility
 	// Federation makes the cluster the hub of a federation.
@@ -89,12 +96,17 @@ func Compose(config sandbox.Config, options Options) (sandbox.Config, error) {
 	if options.SpreadRules {
 		install = append(install, manifests.Rules()...)
 	}
+	var schedulerFlags []string
+	if options.Gangs {
+		config.APIServerFlags = append(slices.Clone(config.APIServerFlags), GangGates, GangAPI)
+		schedulerFlags = []string{GangGates}
+	}
 	config.Manifests = slices.Concat(install, [][]byte{pageManifest}, config.Manifests)
 	config.Components = slices.Clone(config.Components)
 	if !slices.ContainsFunc(config.Components, func(c sandbox.Component) bool { return c.Name == DefaultScheduler }) {
-		config.Components = append(config.Components, defaultScheduler())
+		config.Components = append(config.Components, defaultScheduler(schedulerFlags))
 	}
-	config.Components = append(config.Components, scheduler(replicas[Scheduler], schedulerConfig, options.SchedulerFlags), controller(replicas[Controller], options), united(replicas[United], options))
+	config.Components = append(config.Components, scheduler(replicas[Scheduler], schedulerConfig, schedulerFlags), controller(replicas[Controller], options), united(replicas[United], options))
 	if slices.Contains(config.Without, Controller) {
 		config.Without = append(slices.Clone(config.Without), United)
 	}
@@ -108,25 +120,25 @@ var memberControllers = []string{"deployment-controller", "statefulset-controlle
 // Member returns the config as that of a member of a federation, in which Berth does not run.
 func Member(config sandbox.Config) sandbox.Config {
 	config.Manifests = slices.Concat(manifests.FederationMember(), config.Manifests)
-	config.Components = append(slices.Clone(config.Components), defaultScheduler())
+	config.Components = append(slices.Clone(config.Components), defaultScheduler(nil))
 	config.Controllers = memberControllers
 	return config
 }
 
 // defaultScheduler is kube-scheduler with its defaults, and the client limits that Berth's scheduler has.
-func defaultScheduler() sandbox.Component {
+func defaultScheduler(flags []string) sandbox.Component {
 	return sandbox.Component{
 		Name:     DefaultScheduler,
 		Binary:   "kube-scheduler",
 		Replicas: 1,
 		User:     "system:kube-scheduler",
 		Args: func(in sandbox.Instance) ([]string, error) {
-			return append(schedulerArgs(in),
-				"--kubeconfig="+in.Kubeconfig,
+			return slices.Concat(schedulerArgs(in), []string{
+				"--kubeconfig=" + in.Kubeconfig,
 				"--kube-api-qps=1000",
 				"--kube-api-burst=1000",
 				"--leader-elect=false",
-			), nil
+			}, flags), nil
 		},
 		Ready: func(in sandbox.Instance) string { return "https://" + in.Address(securePort) + "/readyz" },
 	}
