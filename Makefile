@@ -557,8 +557,9 @@ bench-descheduler: tools build ## minutes | Measure a cycle of the descheduler o
 	$(GO) run ./test/bench/descheduler $(BENCH_FLAGS)
 
 .PHONY: bench-scale
-bench-scale: ## minutes | Measure the scheduler's plugin with 5,000 spreads, 100,000 pods and 5,000 nodes, beside a stand-in for the API server; BENCH_FLAGS, e.g. "-spreads 200 -nodes 100".
+bench-scale: tools build ## minutes | Measure the scheduler's plugin with 5,000 spreads, 100,000 pods and 5,000 nodes, beside a stand-in for the API server; BENCH_FLAGS, e.g. "-spreads 200 -nodes 100". Then 1,000 Deployments under one rule on a control plane, beside as many spreads by name.
 	$(GO) run ./test/bench/scale $(BENCH_FLAGS)
+	$(GO) test -count=1 -v ./test/rules -run TestManyWorkloads -args -workloads=1000
 
 ##@ Check, clean
 

@@ -4,13 +4,17 @@ package integration
 
 import (
 	"context"
+	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -42,62 +46,87 @@ func theGang(t *testing.T) string {
 	return text[1]
 }
 
-// TestAGangGoesWholeIntoOneSubset runs Kubernetes' own gang scheduling, which has one cycle for all pods of a group.
-func TestAGangGoesWholeIntoOneSubset(t *testing.T) {
-	harness.Long(t)
-	t.Parallel() // it has a cluster of its own
-	gang := theGang(t)
-	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: "gangs", Dir: t.TempDir()}, product.Options{Gangs: true})
+// yard is a cluster that schedules gangs, with two pools of nodes.
+type yard struct {
+	*harness.Cluster
+	t *testing.T
+}
+
+// newYard has so many nodes in each pool, with 20 CPUs each.
+func newYard(t *testing.T, name string, each int) *yard {
+	t.Helper()
+	cluster, err := harness.Start(t.Context(), sandbox.Config{Name: name, Dir: t.TempDir()}, product.Options{Gangs: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Sandbox.Stop)
-	watchCtx, stop := context.WithCancel(t.Context())
-	t.Cleanup(stop)
-	watcher, err := checker.Start(watchCtx, cluster.Dynamic)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ns, err := cluster.CreateNamespace(t.Context(), "gangs")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var nodes []*corev1.Node
 	for _, pool := range []string{"reserved", "spot"} {
-		nodes = append(nodes, sandbox.NewNode(ns+"-"+pool, "zone-a", map[string]string{"pool": pool}, nil,
-			sandbox.Allocatable(resource.MustParse("20"), resource.MustParse(sandbox.DefaultNodeMemory))))
+		for i := range each {
+			nodes = append(nodes, sandbox.NewNode(fmt.Sprintf("%s-%s-%d", name, pool, i), "zone-a", map[string]string{"pool": pool}, nil,
+				sandbox.Allocatable(resource.MustParse("20"), resource.MustParse(sandbox.DefaultNodeMemory))))
+		}
 	}
 	if err := cluster.Sandbox.CreateNodes(t.Context(), nodes); err != nil {
 		t.Fatal(err)
 	}
-	if err := cluster.ApplyYAML(t.Context(), ns, gang); err != nil {
-		t.Fatal(err)
+	return &yard{cluster, t}
+}
+
+func (y *yard) namespace(name string) string {
+	y.t.Helper()
+	ns, err := y.CreateNamespace(y.t.Context(), name)
+	if err != nil {
+		y.t.Fatal(err)
 	}
-	expect := func(what string, want map[string]int) {
-		t.Helper()
-		if err := cluster.WaitFor(t.Context(), what, func(ctx context.Context) (string, error) {
-			pods, err := cluster.Pods(ctx, ns)
-			if err != nil {
-				return "", err
-			}
-			bound := map[string]int{}
-			for i := range pods {
-				if pods[i].Spec.NodeName != "" {
-					bound[pods[i].Labels[v1beta1.SubsetLabel]]++
-				}
-			}
-			return cmp.Diff(want, bound), nil
-		}); err != nil {
-			t.Fatal(err)
+	return ns
+}
+
+func (y *yard) apply(ns, text string) {
+	y.t.Helper()
+	if err := y.ApplyYAML(y.t.Context(), ns, text); err != nil {
+		y.t.Fatal(err)
+	}
+}
+
+// expect waits until so many pods of each subset are bound. Pods without one have an empty name.
+func (y *yard) expect(what, ns string, want map[string]int) {
+	y.t.Helper()
+	if err := y.WaitFor(y.t.Context(), what, func(ctx context.Context) (string, error) {
+		pods, err := y.Pods(ctx, ns)
+		if err != nil {
+			return "", err
 		}
+		bound := map[string]int{}
+		for i := range pods {
+			if pods[i].Spec.NodeName != "" {
+				bound[pods[i].Labels[v1beta1.SubsetLabel]]++
+			}
+		}
+		return cmp.Diff(want, bound), nil
+	}); err != nil {
+		y.t.Fatal(err)
 	}
-	expect("eight pods in the second subset", map[string]int{"spot": 8})
-	larger := strings.NewReplacer("train", "larger", "minCount: 8", "minCount: 9", "parallelism: 8", "parallelism: 9", "completions: 8", "completions: 9").Replace(gang)
-	if err := cluster.ApplyYAML(t.Context(), ns, larger); err != nil {
+}
+
+// TestAGangGoesWholeIntoOneSubset runs Kubernetes' own gang scheduling, which has one cycle for all pods of a group.
+func TestAGangGoesWholeIntoOneSubset(t *testing.T) {
+	harness.Long(t)
+	t.Parallel() // it has a cluster of its own
+	gang, y := theGang(t), newYard(t, "gangs", 1)
+	watchCtx, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
+	watcher, err := checker.Start(watchCtx, y.Dynamic)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cluster.WaitFor(t.Context(), "the gang of nine to be told", func(ctx context.Context) (string, error) {
-		pods, err := cluster.Pods(ctx, ns)
+	ns := y.namespace("gangs")
+	y.apply(ns, gang)
+	y.expect("eight pods in the second subset", ns, map[string]int{"spot": 8})
+	larger := strings.NewReplacer("train", "larger", "minCount: 8", "minCount: 9", "parallelism: 8", "parallelism: 9", "completions: 8", "completions: 9").Replace(gang)
+	y.apply(ns, larger)
+	if err := y.WaitFor(t.Context(), "the gang of nine to be told", func(ctx context.Context) (string, error) {
+		pods, err := y.Pods(ctx, ns)
 		if err != nil {
 			return "", err
 		}
@@ -113,8 +142,47 @@ func TestAGangGoesWholeIntoOneSubset(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	expect("no pod of the gang of nine", map[string]int{"spot": 8})
+	y.expect("no pod of the gang of nine", ns, map[string]int{"spot": 8})
 	for _, violation := range watcher.Violations() {
 		t.Error(violation)
 	}
+}
+
+var (
+	gangs      = flag.Int("gangs", 4, "how many gangs TestGangsBesideTheStockScheduler creates at once")
+	gangRounds = flag.Int("gang-rounds", 1, "how often it does so with each scheduler, after one that is not counted")
+)
+
+// TestGangsBesideTheStockScheduler creates many gangs of eight at once, in turns for the stock scheduler with a node selector, and for Berth's with a spread.
+// It measures until all pods are bound.
+func TestGangsBesideTheStockScheduler(t *testing.T) {
+	harness.Long(t)
+	gang, y := theGang(t), newYard(t, "many-gangs", 10)
+	_, stock, _ := strings.Cut(gang, "---\n") // without the spread
+	stock = strings.NewReplacer("schedulerName: berth-scheduler", "nodeSelector: {pool: spot}").Replace(stock)
+	took := map[string][]time.Duration{}
+	for round := range 1 + *gangRounds {
+		for _, turn := range []struct{ name, gang, subset string }{{"stock", stock, ""}, {"berth", gang, "spot"}} {
+			ns := y.namespace(turn.name)
+			began := time.Now()
+			var creating errgroup.Group
+			creating.SetLimit(8)
+			for i := range *gangs {
+				creating.Go(func() error {
+					return y.ApplyYAML(t.Context(), ns, strings.ReplaceAll(turn.gang, "train", fmt.Sprintf("train-%d", i)))
+				})
+			}
+			if err := creating.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			y.expect("all gangs", ns, map[string]int{turn.subset: 8 * *gangs})
+			if round > 0 {
+				took[turn.name] = append(took[turn.name], time.Since(began).Round(10*time.Millisecond))
+			}
+			if err := y.DeleteNamespace(t.Context(), ns); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Logf("%d gangs: stock %v, berth %v", *gangs, took["stock"], took["berth"])
 }

@@ -71,7 +71,7 @@ func TestNewWorkloadsAreDividedFromTheirFirstPodOn(t *testing.T) {
 	})
 }
 
-// many is how many workloads TestManyWorkloadsAtOnce creates. make bench-rules creates 1,000.
+// many is how many workloads TestManyWorkloadsAtOnce creates. make bench-scale creates 1,000.
 var many = flag.Int("workloads", 60, "how many workloads to create at once")
 
 // TestManyWorkloadsAtOnce are divided from their first pod on too.

@@ -26,6 +26,7 @@ import (
 type settings struct {
 	only    string
 	spreads int
+	cost    bool
 	// These flags are for the creations.
 	rate    int
 	seconds int
@@ -46,6 +47,7 @@ func main() {
 	flag.IntVar(&s.nodes, "nodes", 100, "nodes for the Deployment")
 	flag.IntVar(&s.pods, "pods", 3000, "pods of the Deployment, and binds of the burst")
 	flag.IntVar(&s.pairs, "pairs", 5, "measured rounds of Deployments, after one that is not counted")
+	flag.BoolVar(&s.cost, "cost", false, "measure status with --cost-metrics")
 	flag.Parse()
 	rest.SetDefaultWarningHandler(rest.NoWarnings{}) // about the many spreads whose workloads do not exist
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -49,7 +49,7 @@ func measureStatus(ctx context.Context, s settings) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	cluster, err := harness.Start(ctx, sandbox.Config{Name: "bench-controller", Dir: dir,
-		Without: []string{sandbox.ControllerManager, sandbox.KWOK, product.Scheduler, product.DefaultScheduler}}, product.Options{})
+		Without: []string{sandbox.ControllerManager, sandbox.KWOK, product.Scheduler, product.DefaultScheduler}}, product.Options{CostMetrics: s.cost})
 	if err != nil {
 		return err
 	}

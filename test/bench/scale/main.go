@@ -29,7 +29,7 @@ func main() {
 	flag.DurationVar(&f.churn, "churn", 10*time.Second, "how long pods come and go")
 	flag.IntVar(&f.rate, "rate", 25, "pods that come and go in a second")
 	flag.DurationVar(&f.limit, "limit", time.Minute, "longest wait for the scheduler at any point")
-	flag.StringVar(&f.only, "only", "", "measure this shape alone: stock, namespaces, one, many, late")
+	flag.StringVar(&f.only, "only", "", "measure this shape alone: stock, namespaces, rule, one, many, late")
 	flag.BoolVar(&f.json, "json", false, "print the result of -only as JSON")
 	flag.StringVar(&f.descheduler, "descheduler", "", "path of berth-descheduler: measure one cycle of it in place of the scheduler, without evictions")
 	flag.BoolVar(&f.log, "log", false, "show the scheduler's log")
@@ -57,23 +57,25 @@ type flags struct {
 func (f *flags) shapes() []shape {
 	extra := min(100, f.spreads/10)
 	base := shape{Spreads: f.spreads, Pods: f.pods, Nodes: f.nodes, Extra: extra}
-	in := func(name string, namespaces int, late bool) shape {
+	in := func(name string, namespaces int) shape {
 		s := base
-		s.Name, s.Namespaces, s.Late = name, max(1, namespaces), late
+		s.Name, s.Namespaces, s.Late, s.Ruled = name, max(1, namespaces), name == "late", name == "rule"
 		return s
 	}
 	return []shape{
-		in("stock", f.spreads/100, false),
-		in("namespaces", f.spreads/100, false),
-		in("one", 1, false),
-		in("many", f.spreads, false),
-		in("late", 1, true),
+		in("stock", f.spreads/100),
+		in("namespaces", f.spreads/100),
+		in("rule", f.spreads/100),
+		in("one", 1),
+		in("many", f.spreads),
+		in("late", 1),
 	}
 }
 
 var about = map[string]string{
 	"stock":      "the same scheduler without Berth's plugins",
 	"namespaces": "100 spreads in each namespace",
+	"rule":       "the same, made by a rule",
 	"one":        "all spreads in one namespace",
 	"many":       "one spread in each namespace",
 	"late":       "all spreads in one namespace, and seen after all pods",

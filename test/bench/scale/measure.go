@@ -330,7 +330,7 @@ func (m *measurement) churn(ctx context.Context) error {
 			}
 			deleted++
 			next := pod(namespace, name, fmt.Sprintf("%s-%s-new-%05d", name, hash, deleted))
-			constraints.AddTo(next)
+			m.shape.admit(next, constraints)
 			m.server.put(next)
 		}
 		return nil

@@ -26,6 +26,8 @@ type shape struct {
 	Namespaces, Nodes, Extra int
 	// Late means that the scheduler sees the spreads after all other objects.
 	Late bool
+	// Ruled means that a ClusterSpreadRule has made the spreads.
+	Ruled bool
 }
 
 const (
@@ -60,7 +62,7 @@ func (s *shape) fill(server *apiServer) (pods, pending int) {
 		constraints := constraintsOf(object)
 		for j := range s.Pods {
 			p := pod(namespace, name, fmt.Sprintf("%s-%s-%05d", name, hash, j))
-			constraints.AddTo(p)
+			s.admit(p, constraints)
 			pods++
 			if j == s.Pods-1 && i%pendingEvery == 0 {
 				pending++
@@ -85,6 +87,13 @@ func (s *shape) fill(server *apiServer) (pods, pending int) {
 	return pods, pending
 }
 
+// admit adds to a new pod what admission adds.
+func (s *shape) admit(p *corev1.Pod, constraints subset.Constraints) {
+	if constraints.AddTo(p); s.Ruled {
+		p.Annotations[v1beta1.AwaitsAnnotation] = "ClusterSpreadRule web"
+	}
+}
+
 // subsetOf the j-th pod of a workload: the first half is in a, which has that quota, and the others in b.
 func (s *shape) subsetOf(j int) string {
 	if j < s.Pods/2 {
@@ -94,7 +103,11 @@ func (s *shape) subsetOf(j int) string {
 }
 
 func (s *shape) spread(namespace, name string, generation int64) *v1beta1.WorkloadSpread {
-	return spreadOf(namespace, name, generation, v1beta1.WhenFullSchedule, inPool("a", s.Pods/2), inPool("b", -1))
+	object := spreadOf(namespace, name, generation, v1beta1.WhenFullSchedule, inPool("a", s.Pods/2), inPool("b", -1))
+	if s.Ruled {
+		object.Labels = map[string]string{v1beta1.ClusterRuleLabel: "web"}
+	}
+	return object
 }
 
 // probe is a spread with one subset. Each generation raises its quota by one, starting at 0.
