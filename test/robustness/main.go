@@ -29,6 +29,9 @@ type suite struct {
 	args []string
 }
 
+// of137 is the key of the suites of a package for files that only Kubernetes 1.37 has.
+const of137 = " of 1.37"
+
 const (
 	examples = "examples"
 	random   = "random histories"
@@ -95,7 +98,11 @@ var suites = map[string][]suite{
 		{random, []string{"-run", wholeRandom, "./pkg/plugins/scheduling/workloadspread"}},
 		{every, []string{"-run", searches, "./pkg/plugins/scheduling/workloadspread"}},
 	},
-	"pkg/report":                {{examples, []string{"./pkg/report"}}},
+	"pkg/plugins/scheduling/workloadspread" + of137: {
+		{examples, []string{"-modfile=hack/lines/1.37/go.mod", "-tags=kubernetes_1_37", "-run", "Gang|Group", "-skip", "^TestNoHistoryOfGangs", "./pkg/plugins/scheduling/workloadspread"}},
+		{random, []string{"-modfile=hack/lines/1.37/go.mod", "-tags=kubernetes_1_37", "-run", "^TestNoHistoryOfGangs", "./pkg/plugins/scheduling/workloadspread"}},
+	},
+	"pkg/report":                {{examples, []string{"./pkg/report", "./pkg/cli"}}},
 	"pkg/fit":                   {{examples, []string{"./pkg/fit"}}},
 	"pkg/controller/apply":      {{examples, []string{"./pkg/controller/apply", "./pkg/controller/federation", "./pkg/controller/united"}}},
 	"pkg/controller/spread":     {{examples, []string{"./pkg/controller/spread"}}},
@@ -123,8 +130,8 @@ type fault struct {
 	breaks, origin string
 	// noticed names the suite that must notice it.
 	noticed string
-	// in is the package that it changes.
-	in string
+	// in is the package that it changes, and suites is the key of its suites.
+	in, suites string
 }
 
 func main() {
@@ -169,11 +176,11 @@ func run(ctx context.Context, page, only, clusters string) error {
 		if !names.MatchString(f.name) {
 			continue
 		}
-		if !passes[f.in] {
-			if err := pass(ctx, tree, f.in); err != nil {
+		if !passes[f.suites] {
+			if err := pass(ctx, tree, f.suites); err != nil {
 				return err
 			}
-			passes[f.in] = true
+			passes[f.suites] = true
 		}
 		found, err := try(ctx, tree, f)
 		if err != nil {
@@ -235,7 +242,10 @@ func readFaults(dir string) (faults []fault, err error) {
 		}
 		file, _, _ := strings.Cut(strings.TrimPrefix(diff, "a/"), " ")
 		f.in = filepath.Dir(file)
-		if f.breaks == "" || f.origin == "" || !slices.Contains(columns, f.noticed) || suites[f.in] == nil {
+		if f.suites = f.in; strings.HasSuffix(file, "_1_37.go") {
+			f.suites += of137
+		}
+		if f.breaks == "" || f.origin == "" || !slices.Contains(columns, f.noticed) || suites[f.suites] == nil {
 			return nil, fmt.Errorf("%s: want the lines \"breaks: \", \"origin: \" and \"noticed by: \" with one of %q before the patch, and a package with suites; got %+v", path, columns, f)
 		}
 		faults = append(faults, f)
@@ -306,11 +316,11 @@ func try(ctx context.Context, tree string, f fault) (map[string]outcome, error) 
 		return nil, err
 	}
 	found := map[string]outcome{}
-	for _, s := range suites[f.in] {
-		build := exec.CommandContext(ctx, "go", "test", "-run=^$", testedBy(s))
+	for _, s := range suites[f.suites] {
+		build := exec.CommandContext(ctx, "go", append([]string{"test"}, append(slices.Clone(s.args), "-run=^$")...)...)
 		build.Dir = tree
 		if output, err := build.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("building %s with fault %s: %w\n%s", testedBy(s), f.name, err, output)
+			return nil, fmt.Errorf("building the suite %q with fault %s: %w\n%s", s.args, f.name, err, output)
 		}
 		if found[s.name], err = runSuite(ctx, tree, s); err != nil {
 			return nil, fmt.Errorf("fault %s: %w", f.name, err)
@@ -320,18 +330,13 @@ func try(ctx context.Context, tree string, f fault) (map[string]outcome, error) 
 }
 
 // pass runs the suites of a package without a fault. A suite that fails all the same would seem to notice each fault.
-func pass(ctx context.Context, tree, in string) error {
-	for _, s := range suites[in] {
+func pass(ctx context.Context, tree, of string) error {
+	for _, s := range suites[of] {
 		if o, err := runSuite(ctx, tree, s); err != nil || o.noticed {
-			return fmt.Errorf("%s of %s fail without a fault: %w", s.name, in, cmp.Or(err, errors.New("see go test "+strings.Join(s.args, " "))))
+			return fmt.Errorf("%s of %s fail without a fault: %w", s.name, of, cmp.Or(err, errors.New("see go test "+strings.Join(s.args, " "))))
 		}
 	}
 	return nil
-}
-
-// testedBy is the package that a suite tests.
-func testedBy(s suite) string {
-	return s.args[slices.IndexFunc(s.args, func(arg string) bool { return strings.HasPrefix(arg, "./") })]
 }
 
 func apply(ctx context.Context, tree string, args ...string) error {
