@@ -14,7 +14,7 @@ func BenchmarkPlan(b *testing.B) {
 	in := Observed{Now: start, Status: &v1alpha1.FederatedReplicaSetStatus{}}
 	for i := range 500 {
 		local := &Local{Replicas: 10, Pods: 10, Bound: 10, Available: 10}
-		in.Members = append(in.Members, Member{Cluster: sites.Cluster{Name: fmt.Sprintf("c%03d", i), Reachable: true}, Local: local})
+		in.Members = append(in.Members, &Member{Cluster: sites.Cluster{Name: fmt.Sprintf("c%03d", i), Reachable: true}, Local: local})
 	}
 	plan := p.Plan(in)
 	in.Status = &plan.Status

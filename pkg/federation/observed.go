@@ -13,7 +13,7 @@ type Observed struct {
 	// Generation of the FederatedReplicaSet.
 	Generation int64
 	// Members are all clusters, in any order.
-	Members []Member
+	Members []*Member
 	// Status is the previous one.
 	Status *v1alpha1.FederatedReplicaSetStatus
 }

@@ -57,7 +57,7 @@ type place struct {
 	// leaving is true for a cluster that gets no replicas any more.
 	leaving bool
 	// before is the previous status. Empty if there is none.
-	before v1alpha1.ClusterStatus
+	before *v1alpha1.ClusterStatus
 	// asked is what the ReplicaSet asks for. Of its pods, scheduled have a node, firm are those that it keeps, and available are available.
 	asked, scheduled, firm, available int32
 	// stuck is how many pods found no node, or could not be created, for too long.
@@ -79,7 +79,7 @@ type place struct {
 // absentee is a cluster that does not answer.
 type absentee struct {
 	name   string
-	before v1alpha1.ClusterStatus
+	before *v1alpha1.ClusterStatus
 	sites.Silence
 	// why is what is said of it.
 	why string
@@ -91,19 +91,17 @@ type absentee struct {
 
 // gather sorts clusters into those that answer and those that do not. A cluster that is no member any more does not answer.
 func (r *round) gather() {
+	var none v1alpha1.ClusterStatus
 	members, before := make(map[string]*Member, len(r.Members)), make(map[string]*v1alpha1.ClusterStatus, len(r.Members))
 	names := make([]string, 0, len(r.Members)+len(r.Status.Clusters))
-	for i := range r.Members {
-		members[r.Members[i].Name] = &r.Members[i]
-		names = append(names, r.Members[i].Name)
+	for _, m := range r.Members {
+		members[m.Name] = m
+		names = append(names, m.Name)
 	}
-	names = append(names, r.namesNow(before)...)
+	names = append(names, r.namesNow(members, before)...)
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		var was v1alpha1.ClusterStatus
-		if known := before[name]; known != nil {
-			was = *known
-		}
+		was := cmp.Or(before[name], &none)
 		bounds, wanted := r.BoundsOf(name)
 		m := members[name]
 		if m != nil && m.Reachable {
@@ -147,11 +145,13 @@ func (r *round) gather() {
 
 // namesNow are the names of the clusters of the previous status. If no member of the old name answers, and one of another name is the same cluster, it has got that name. Otherwise its replicas would
 // count twice. It fills in what was before, by the name of now.
-func (r *round) namesNow(before map[string]*v1alpha1.ClusterStatus) (names []string) {
+func (r *round) namesNow(members map[string]*Member, before map[string]*v1alpha1.ClusterStatus) (names []string) {
 	var now sites.Names
-	for i := range r.Members {
-		if m := &r.Members[i]; m.Reachable {
-			now.Add(m.Name, m.Identity)
+	if slices.ContainsFunc(r.Status.Clusters, func(c v1alpha1.ClusterStatus) bool { return members[c.Name] == nil || !members[c.Name].Reachable }) {
+		for _, m := range r.Members {
+			if m.Reachable {
+				now.Add(m.Name, m.Identity)
+			}
 		}
 	}
 	for i := range r.Status.Clusters {

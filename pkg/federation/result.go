@@ -15,7 +15,7 @@ import (
 
 // result writes down what the round has decided.
 func (r *round) result() Plan {
-	plan := Plan{Again: r.Again}
+	plan := Plan{Again: r.Again, Clusters: make([]Wanted, 0, len(r.places))}
 	for _, pl := range r.places {
 		w := Wanted{Member: pl.Name, Local: pl.Local, Replicas: pl.next, Leaving: pl.leaving}
 		if pl.Local == nil && pl.next == 0 || pl.Local != nil && pl.Local.Deleting || pl.Taken || pl.Late {
@@ -28,8 +28,8 @@ func (r *round) result() Plan {
 		return cmp.Compare(cmp.Compare(a.Replicas, a.Before()), cmp.Compare(b.Replicas, b.Before()))
 	})
 	names := make([]string, len(r.Members))
-	for i := range r.Members {
-		names[i] = r.Members[i].Name
+	for i, m := range r.Members {
+		names[i] = m.Name
 	}
 	plan.Unknown = r.Unknown(names...)
 	plan.Status = r.status(plan.Unknown)
@@ -41,7 +41,8 @@ func (r *round) status(unknown []string) v1alpha1.FederatedReplicaSetStatus {
 		ObservedGeneration: r.Generation, LabelSelector: metav1.FormatLabelSelector(r.LabelSelector),
 		Conditions: slices.Clone(r.Status.Conditions),
 	}
-	var summary []string
+	s.Clusters = make([]v1alpha1.ClusterStatus, 0, len(r.places)+len(r.absent))
+	summary := make([]string, 0, cap(s.Clusters))
 	may := int64(0)
 	for _, pl := range r.places {
 		c := v1alpha1.ClusterStatus{

@@ -203,14 +203,14 @@ func (w *world) observe() Observed {
 	in := Observed{Now: w.clock(), Status: w.status.DeepCopy()}
 	for _, c := range w.clusters {
 		if c.silent && !c.away {
-			in.Members = append(in.Members, Member{Cluster: sites.Cluster{Name: c.name}}) // as the adapter says it
+			in.Members = append(in.Members, &Member{Cluster: sites.Cluster{Name: c.name}}) // as the adapter says it
 			continue
 		}
 		slow := c.slow && !c.away
 		if !c.away && (!slow || c.seen == nil) {
 			c.seen = localOf(c.local)
 		}
-		in.Members = append(in.Members, Member{Cluster: sites.Cluster{Name: c.name, Identity: c.identity, Reachable: !c.away, Lives: c.lives, Since: c.since, Late: slow}, Local: c.seen})
+		in.Members = append(in.Members, &Member{Cluster: sites.Cluster{Name: c.name, Identity: c.identity, Reachable: !c.away, Lives: c.lives, Since: c.since, Late: slow}, Local: c.seen})
 	}
 	return in
 }

@@ -290,7 +290,7 @@ func (s *session) prepareCache(config *rest.Config) error {
 	}
 	s.cache, err = cache.New(config, cache.Options{
 		HTTPClient: s.http, Scheme: l.set.options.scheme, Mapper: knownKinds(), ReaderFailOnMissingInformer: true, DefaultLabelSelector: ofHub,
-		DefaultTransform:         trim,
+		DefaultTransform:         Trim,
 		DefaultWatchErrorHandler: s.watchFailed,
 	})
 	if err != nil {

@@ -32,6 +32,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 )
 
 func TestEachStateHasOneMessage(t *testing.T) {
@@ -318,15 +320,16 @@ func (zeroes) Read(into []byte) (int, error) { return len(into), nil }
 
 func TestTheCacheKeepsWhatIsNeeded(t *testing.T) {
 	owner := metav1.OwnerReference{Kind: "ReplicaSet", Name: "web", Controller: ptr.To(true)}
-	meta := metav1.ObjectMeta{Namespace: "ns", Name: "web-1", UID: "u", Labels: map[string]string{"a": "b"}, OwnerReferences: []metav1.OwnerReference{owner}}
+	meta := metav1.ObjectMeta{Namespace: "ns", Name: "web-1", UID: "u", Labels: map[string]string{"a": "b", HubLabel: "true", v1alpha1.OwnerLabel: "f"}, OwnerReferences: []metav1.OwnerReference{owner}}
 	big := meta
 	big.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
 	big.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "x"}
-	kept := meta
+	kept, brief := meta, meta
 	kept.Annotations = map[string]string{}
-	got, err := trim(&corev1.Pod{
+	brief.Labels = map[string]string{HubLabel: "true", v1alpha1.OwnerLabel: "f"}
+	got, err := Trim(&corev1.Pod{
 		ObjectMeta: *big.DeepCopy(),
-		Spec:       corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "c"}}},
+		Spec:       corev1.PodSpec{NodeName: "n", SchedulerName: "s", Containers: []corev1.Container{{Name: "c"}}},
 		Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{}}, Conditions: []corev1.PodCondition{
 			{Type: corev1.PodScheduled, Message: "no node"}, {Type: corev1.PodReady, Message: "m"}, {Type: corev1.PodInitialized},
 		}},
@@ -334,8 +337,8 @@ func TestTheCacheKeepsWhatIsNeeded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &corev1.Pod{ObjectMeta: kept, Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{
-		Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Message: "no node"}, {Type: corev1.PodReady}},
+	want := &corev1.Pod{ObjectMeta: brief, Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{
+		Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled}, {Type: corev1.PodReady}},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("pod (-want +got):\n%s", diff)
@@ -346,13 +349,13 @@ func TestTheCacheKeepsWhatIsNeeded(t *testing.T) {
 	volumes := []corev1.PersistentVolumeClaim{{}}
 	for _, tc := range [][2]any{
 		{&appsv1.ReplicaSet{ObjectMeta: *big.DeepCopy(), Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](3), Template: full}},
-			&appsv1.ReplicaSet{ObjectMeta: kept, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](3), Template: template}}},
+			&appsv1.ReplicaSet{ObjectMeta: brief, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](3)}}},
 		{&appsv1.Deployment{ObjectMeta: *big.DeepCopy(), Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](3), Template: full}},
 			&appsv1.Deployment{ObjectMeta: kept, Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](3), Template: template}}},
 		{&appsv1.StatefulSet{ObjectMeta: *big.DeepCopy(), Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3), Template: full, VolumeClaimTemplates: volumes}},
 			&appsv1.StatefulSet{ObjectMeta: kept, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3), Template: template}}},
 	} {
-		if got, err := trim(tc[0]); err != nil || cmp.Diff(tc[1], got) != "" {
+		if got, err := Trim(tc[0]); err != nil || cmp.Diff(tc[1], got) != "" {
 			t.Errorf("%T, %v (-want +got):\n%s", got, err, cmp.Diff(tc[1], got))
 		}
 	}
@@ -360,9 +363,9 @@ func TestTheCacheKeepsWhatIsNeeded(t *testing.T) {
 	web := types.NamespacedName{Namespace: "ns", Name: "web"}
 	for name, object := range map[string]any{
 		"a pod": want, "a deleted pod": toolscache.DeletedFinalStateUnknown{Obj: want},
-		"a ReplicaSet": &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", Labels: meta.Labels}},
+		"a ReplicaSet": &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", Labels: brief.Labels}},
 	} {
-		if got, ok := about(object); !ok || got.Workload != web || got.Labels["a"] != "b" {
+		if got, ok := about(object); !ok || got.Workload != web || got.Labels[v1alpha1.OwnerLabel] != "f" {
 			t.Errorf("%s is about %v", name, got)
 		}
 	}

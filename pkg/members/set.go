@@ -220,7 +220,7 @@ func (s *Set) Client(name string) (client.Client, error) {
 }
 
 // Cache returns the cache of a member. It holds Deployments, StatefulSets and ReplicaSets without the spec of their pods, and pods, as far as they have
-// HubLabel; see trim. Pods and ReplicaSets have OwnerIndex. Once the member is not ready, each read returns a *NotReadyError. The error is the same as that of Client.
+// HubLabel; see Trim. Pods and ReplicaSets have OwnerIndex. Once the member is not ready, each read returns a *NotReadyError. The error is the same as that of Client.
 func (s *Set) Cache(name string) (client.Reader, error) {
 	now, err := s.session(name)
 	if err != nil {

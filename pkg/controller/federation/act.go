@@ -57,7 +57,7 @@ func (r *reconciler) steps(frs *v1alpha1.FederatedReplicaSet, policy *model.Poli
 			s.rendered = set
 		}
 		switch {
-		case isDone(&s, frs.UID, was):
+		case isDone(&s, was):
 		case s.Lowers():
 			lower = append(lower, s)
 		default:
@@ -67,14 +67,14 @@ func (r *reconciler) steps(frs *v1alpha1.FederatedReplicaSet, policy *model.Poli
 	return lower, rest
 }
 
-func isDone(s *step, owner types.UID, was *apply.Memory) bool {
+func isDone(s *step, was *apply.Memory) bool {
 	switch {
 	case s.local.set == nil || s.Delete:
 		return false
 	case s.Leaving:
 		return !s.Lowers()
 	default:
-		return was.Has(s.Member, s.local.set, s.hash) && isOurs(s.local.set, owner) && s.local.set.Labels[v1alpha1.HubLabel] != ""
+		return s.local.ours && was.Has(s.Member, s.local.set, s.hash)
 	}
 }
 
@@ -92,7 +92,7 @@ func (r *reconciler) act(ctx context.Context, v *view) *apply.Outcome {
 		if s.Replicas -= by; !s.Leaving {
 			s.rendered = render(v.policy, s.Replicas, v.frs.UID)
 		}
-		return (s.Local != nil || s.Replicas > 0) && !isDone(s, v.frs.UID, was), nil
+		return (s.Local != nil || s.Replicas > 0) && !isDone(s, was), nil
 	}, func(ctx context.Context, steps []step, o *apply.Outcome) {
 		for i := range steps {
 			r.write(ctx, key, v.frs.UID, &steps[i], o)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -11,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,6 +39,8 @@ type local struct {
 	model.Member
 	// set is its metadata. Nil if there is none, or if it is somebody else's. It may be shared, and must not be changed.
 	set *metav1.ObjectMeta
+	// ours is true if the ReplicaSet has the labels of the FederatedReplicaSet, and need not be taken over.
+	ours bool
 }
 
 // localsOf reads the ReplicaSets and pods of a FederatedReplicaSet in all clusters, in the order of Members.List. API servers are asked at the same time.
@@ -94,9 +96,9 @@ func wasTaken(frs *v1alpha1.FederatedReplicaSet, cluster string) bool {
 
 // seen is what one cluster has of a FederatedReplicaSet. It is empty if there is nothing.
 type seen struct {
-	set   *metav1.ObjectMeta
-	local *model.Local
-	taken bool
+	set         *metav1.ObjectMeta
+	local       *model.Local
+	taken, ours bool
 	// brief is true if the status of the ReplicaSet tells of its pods.
 	brief bool
 	err   error
@@ -109,7 +111,7 @@ func (r *reconciler) recall(ctx context.Context, l *local, frs *v1alpha1.Federat
 		r.silent(ctx, l, s.err)
 		return
 	}
-	l.set, l.Local, l.Taken = s.set, s.local, s.taken
+	l.set, l.Local, l.Taken, l.ours = s.set, s.local, s.taken, s.ours
 }
 
 // late says what is known of a cluster that has not answered yet.
@@ -124,7 +126,7 @@ func (r *reconciler) late(ctx context.Context, l *local, frs *v1alpha1.Federated
 func (r *reconciler) answered(ctx context.Context, l *local, s *seen, of members.Errand, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy) {
 	switch r.Answered(of, s.err, r.clock.Now()) {
 	case apply.Written:
-		l.set, l.Local, l.Taken = s.set, s.local, s.taken
+		l.set, l.Local, l.Taken, l.ours = s.set, s.local, s.taken, s.ours
 	case apply.Failed:
 		klog.FromContext(ctx).V(2).Info("Cannot read a cluster", "cluster", l.Name, "err", s.err)
 		r.late(ctx, l, frs, policy)
@@ -138,6 +140,9 @@ func (r *reconciler) silent(ctx context.Context, l *local, err error) {
 	*l = local{Member: model.Member{Cluster: sites.Cluster{Name: l.Name}}}
 }
 
+// sets are used again and again: a pass over hundreds of clusters would leave most of its garbage in them.
+var sets = sync.Pool{New: func() any { return &appsv1.ReplicaSet{} }}
+
 // read is what a cluster has. The pods of a settled ReplicaSet are read only from theServers.
 func (r *reconciler) read(ctx context.Context, cluster string, frs *v1alpha1.FederatedReplicaSet, policy *model.Policy, from from) seen {
 	var in client.Reader
@@ -150,24 +155,29 @@ func (r *reconciler) read(ctx context.Context, cluster string, frs *v1alpha1.Fed
 	if err != nil {
 		return seen{err: err}
 	}
-	set := &appsv1.ReplicaSet{}
+	set := sets.Get().(*appsv1.ReplicaSet)
+	defer sets.Put(set)
+	*set = appsv1.ReplicaSet{}
 	if err := in.Get(ctx, client.ObjectKeyFromObject(frs), set, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) {
 		return seen{}
 	} else if err != nil {
 		return seen{err: fmt.Errorf("reading the ReplicaSet: %w", err)}
 	}
-	if !isOurs(&set.ObjectMeta, frs.UID) && !isAdoptable(set, policy) {
+	ours := set.Labels[v1alpha1.OwnerLabel] == string(frs.UID)
+	if !ours && !isAdoptable(set, policy) {
 		return seen{taken: true}
 	}
+	metadata := set.ObjectMeta
+	ours = ours && set.Labels[v1alpha1.HubLabel] != ""
 	if from != theServers && isSettled(set) {
 		n := min(max(replicasOf(set), 0), mostPods)
-		return seen{set: &set.ObjectMeta, brief: true, local: &model.Local{Replicas: replicasOf(set), Pods: n, Bound: n, Available: n}}
+		return seen{set: &metadata, ours: ours, brief: true, local: &model.Local{Replicas: replicasOf(set), Pods: n, Bound: n, Available: n}}
 	}
 	pods, err := podsIn(ctx, in, frs, from)
 	if err != nil {
 		return seen{err: fmt.Errorf("listing pods: %w", err)}
 	}
-	return seen{set: &set.ObjectMeta, local: r.localOf(set, pods)}
+	return seen{set: &metadata, ours: ours, local: r.localOf(set, pods)}
 }
 
 // podsIn are the pods in a cluster that may be those of the ReplicaSet. They may be shared.
@@ -185,10 +195,6 @@ func podsIn(ctx context.Context, in client.Reader, frs *v1alpha1.FederatedReplic
 	var pods corev1.PodList
 	err := in.List(ctx, &pods, options...)
 	return pods.Items, err
-}
-
-func isOurs(set *metav1.ObjectMeta, owner types.UID) bool {
-	return set.Labels[v1alpha1.OwnerLabel] == string(owner)
 }
 
 // isAdoptable is true for a ReplicaSet that its owner has labelled for Berth to take over, or that a hub has made if the FederatedReplicaSet takes such ones over. Its pods are those that the FederatedReplicaSet selects.

@@ -70,7 +70,7 @@ func (h fleetHub) Status() client.SubResourceWriter { return fleetStatus{fleet: 
 func (h fleetHub) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	h.fleet.mu.Lock()
 	defer h.fleet.mu.Unlock()
-	h.fleet.all[key].DeepCopyInto(into.(*v1alpha1.FederatedReplicaSet))
+	*into.(*v1alpha1.FederatedReplicaSet) = *h.fleet.all[key] // as the cache, which is asked for no copy
 	return nil
 }
 
@@ -120,7 +120,6 @@ func (m *fleetMember) Create(_ context.Context, object client.Object, _ ...clien
 	object.SetUID(types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", m.fleet.writes.Load())))
 	object.SetGeneration(1)
 	set.UID, set.Generation, set.ResourceVersion = object.GetUID(), 1, "1000000"
-	set.Spec.Template.Spec = corev1.PodSpec{}
 	set.Status = appsv1.ReplicaSetStatus{ObservedGeneration: 1, Replicas: *set.Spec.Replicas, AvailableReplicas: *set.Spec.Replicas}
 	if err := m.sets.Add(fresh(set, &appsv1.ReplicaSet{})); err != nil {
 		return err
@@ -144,7 +143,7 @@ func (m *fleetMember) Create(_ context.Context, object client.Object, _ ...clien
 	return nil
 }
 
-// fresh is an object as it comes from an API server: it shares no memory with others.
+// fresh is an object as it comes from an API server, and as caches keep it: it shares no memory with others.
 func fresh[T interface {
 	Marshal() ([]byte, error)
 	Unmarshal([]byte) error
@@ -152,6 +151,9 @@ func fresh[T interface {
 	content, err := object.Marshal()
 	if err == nil {
 		err = into.Unmarshal(content)
+	}
+	if err == nil {
+		_, err = members.Trim(into)
 	}
 	if err != nil {
 		panic(err)

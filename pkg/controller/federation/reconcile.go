@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -60,7 +61,7 @@ type view struct {
 // Reconcile plans from the caches. If there is something to write, it plans again from the API servers, and carries out that plan.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	frs := &v1alpha1.FederatedReplicaSet{}
-	err := r.client.Get(ctx, request.NamespacedName, frs)
+	err := r.client.Get(ctx, request.NamespacedName, frs, client.UnsafeDisableDeepCopy) // nothing below changes what it points to
 	if apierrors.IsNotFound(err) {
 		r.forget(request.NamespacedName)
 		return reconcile.Result{}, nil
@@ -139,9 +140,9 @@ func (r *reconciler) look(ctx context.Context, frs *v1alpha1.FederatedReplicaSet
 	v := &view{frs: frs, policy: policy}
 	locals := r.localsOf(ctx, frs, policy, from)
 	observed := model.Observed{Now: r.clock.Now(), Generation: frs.Generation, Status: &frs.Status}
-	observed.Members = make([]model.Member, len(locals))
+	observed.Members = make([]*model.Member, len(locals))
 	for i := range locals {
-		observed.Members[i] = locals[i].Member
+		observed.Members[i] = &locals[i].Member
 		v.late = v.late || locals[i].Late
 	}
 	v.plan = policy.Plan(observed)
@@ -189,7 +190,7 @@ func (r *reconciler) publish(ctx context.Context, frs *v1alpha1.FederatedReplica
 	for i := range status.Conditions { // names of hundreds of clusters would be longer than the API allows
 		status.Conditions[i].Message = frame.Message(status.Conditions[i].Message)
 	}
-	r.measures.Take(client.ObjectKeyFromObject(frs), status.DeepCopy())
+	r.measures.Take(client.ObjectKeyFromObject(frs), ptr.To(*status)) // status may be part of a view, which must not stay in memory
 	if isStored(status, &frs.Status) {
 		return true, nil
 	}
