@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,10 +67,13 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	}
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	w := &world{t: t, mapper: mapper, refuse: func(string, string) error { return nil }}
+	var noting sync.Mutex // requests to several clusters come at the same time
 	note := func(verb, name string) error {
 		if err := w.refuse(verb, name); err != nil {
 			return err
 		}
+		noting.Lock()
+		defer noting.Unlock()
 		w.writes = append(w.writes, verb+" "+name)
 		return nil
 	}
@@ -90,14 +95,13 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 			return nil
 		})
 	}
-	made := 0
+	var made atomic.Int32
 	build = build.WithInterceptorFuncs(interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
 			if err := note("Create", object.GetName()); err != nil {
 				return err
 			}
-			made++
-			object.SetUID(types.UID(fmt.Sprint("made-", made)))
+			object.SetUID(types.UID(fmt.Sprint("made-", made.Add(1))))
 			return c.Create(ctx, object, opts...)
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
