@@ -86,16 +86,16 @@ func (r *reconciler) appliedOf(frs types.NamespacedName) *apply.Memory {
 
 // act carries out the steps; see apply.Steps.
 func (r *reconciler) act(ctx context.Context, v *view) *apply.Outcome {
-	key := client.ObjectKeyFromObject(v.frs)
+	key, owner := client.ObjectKeyFromObject(v.frs), v.frs.UID // a write may outlast this pass, which replaces what v.frs points to
 	was := r.appliedOf(key)
 	o := apply.Steps(ctx, &r.Remote, key, v.lower, v.rest, func(by int32, s *step) (bool, error) {
 		if s.Replicas -= by; !s.Leaving {
-			s.rendered = render(v.policy, s.Replicas, v.frs.UID)
+			s.rendered = render(v.policy, s.Replicas, owner)
 		}
 		return (s.Local != nil || s.Replicas > 0) && !isDone(s, was), nil
 	}, func(ctx context.Context, steps []step, o *apply.Outcome) {
 		for i := range steps {
-			r.write(ctx, key, v.frs.UID, &steps[i], o)
+			r.write(ctx, key, owner, &steps[i], o)
 		}
 	})
 	r.tell(ctx, v.frs, o)

@@ -231,7 +231,8 @@ func (r *reconciler) cascade(ctx context.Context, frs *v1alpha1.FederatedReplica
 		return reconcile.Result{}, nil
 	}
 	if frs.Annotations[v1alpha1.CascadeAnnotation] == "true" {
-		left, silent := r.VisitAll(ctx, client.ObjectKeyFromObject(frs), r.members.List(), func(ctx context.Context, m *members.Status) (bool, error) { return r.deleteIn(ctx, frs, m) })
+		asking := *frs // a visit may outlast this pass, which replaces what frs points to
+		left, silent := r.VisitAll(ctx, client.ObjectKeyFromObject(frs), r.members.List(), func(ctx context.Context, m *members.Status) (bool, error) { return r.deleteIn(ctx, &asking, m) })
 		if len(silent) > 0 {
 			err := r.publishNotReady(ctx, frs, v1alpha1.ReasonDeletionWaits, "it is not deleted yet: these clusters do not answer, or refuse the deletion: %s; or remove the annotation %s, and what is left there stays",
 				strings.Join(silent, ", "), v1alpha1.CascadeAnnotation)

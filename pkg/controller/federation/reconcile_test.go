@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,6 +43,7 @@ type world struct {
 	clusters []*cluster
 	// writes are the requests that changed something, in their order: "a Create", "hub Status".
 	writes []string
+	noting sync.Mutex
 	// refuse answers a write instead of the API server, if it returns an error.
 	refuse func(server, verb string) error
 }
@@ -115,6 +117,13 @@ func (w *world) cluster(name string) *cluster {
 	return w.clusters[slices.IndexFunc(w.clusters, func(c *cluster) bool { return c.name == name })]
 }
 
+// note takes a request. Those to several clusters come at the same time.
+func (w *world) note(server, verb string) {
+	w.noting.Lock()
+	defer w.noting.Unlock()
+	w.writes = append(w.writes, server+" "+verb)
+}
+
 func newWorld(t *testing.T, spec string, rooms ...int) *world {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -129,7 +138,7 @@ func newWorld(t *testing.T, spec string, rooms ...int) *world {
 			if err := w.refuse(server, verb); err != nil {
 				return err
 			}
-			w.writes = append(w.writes, server+" "+verb)
+			w.note(server, verb)
 			return nil
 		}
 		return fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.FederatedReplicaSet{}, &appsv1.ReplicaSet{}).WithReturnManagedFields().
@@ -802,11 +811,11 @@ func TestNamesThatNoClusterHas(t *testing.T) {
 func (w *world) reading(server string, api client.Client) client.Client {
 	return interceptor.NewClient(api.(client.WithWatch), interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
-			w.writes = append(w.writes, server+" Get")
+			w.note(server, "Get")
 			return c.Get(ctx, key, into, opts...)
 		},
 		List: func(ctx context.Context, c client.WithWatch, into client.ObjectList, opts ...client.ListOption) error {
-			w.writes = append(w.writes, server+" List")
+			w.note(server, "List")
 			return c.List(ctx, into, opts...)
 		},
 	})
