@@ -1,5 +1,5 @@
 // Command federation measures what FederatedReplicaSets cost (`make bench-federation`), on a hub and three members with everything in them: how long after a scale-up the last pod has a
-// node, beside plain ReplicaSets that are scaled in the members by hand, in turn, and what the hub's controller uses at rest.
+// node, beside plain ReplicaSets that are scaled in the members by hand, in turn, with and without the hub's share of requests, and what the hub's controller uses at rest.
 package main
 
 import (
@@ -62,7 +62,7 @@ func main() {
 	flag.IntVar(&s.workloads, "workloads", 100, "FederatedReplicaSets, and as many ReplicaSets beside them in each member")
 	flag.IntVar(&s.replicas, "replicas", 3, "replicas of each before a scale-up")
 	flag.IntVar(&s.growth, "growth", 300, "pods that a scale-up adds")
-	flag.IntVar(&s.pairs, "pairs", 5, "measured pairs, after one that is not counted")
+	flag.IntVar(&s.pairs, "pairs", 5, "measured rounds, after one that is not counted")
 	flag.DurationVar(&s.rest, "rest", 30*time.Second, "for how long the hub is at rest")
 	flag.Parse()
 	ctrllog.SetLogger(logr.Discard())
@@ -97,7 +97,19 @@ type podState struct {
 const (
 	byHub  = "federated"
 	byHand = "plain"
+	// floor is by hand, with the requests to the hub that nobody can avoid.
+	floor = "floor"
 )
+
+var kinds = []string{byHub, byHand, floor}
+
+// podsOf is the label of the pods that a scale-up of a kind makes.
+func podsOf(kind string) string {
+	if kind == floor {
+		return byHand
+	}
+	return kind
+}
 
 func run(ctx context.Context, s settings) (err error) {
 	dir, err := os.MkdirTemp("", "berth-bench-federation-")
@@ -285,24 +297,39 @@ func (b *bench) await(ctx context.Context, kind string, pods int) (time.Time, er
 	}
 }
 
-// scale scales the first so many workloads of a kind, as a user would: with one write to the hub, or one to each member.
+// scale scales the first so many workloads of a kind, as a user would: with one write to the hub, or one to each member. The floor has a write to the hub, one more for the status, and then those to the members.
 func (b *bench) scale(ctx context.Context, kind string, workloads, replicas int) error {
 	writing, ctx := errgroup.WithContext(ctx)
 	writing.SetLimit(writers)
-	patch := func(to client.Client, object client.Object, i, replicas int) {
+	patch := func(to client.Client, object client.Object, name, format string, value int) error {
 		object.SetNamespace(namespace)
-		object.SetName(nameOf(kind, i))
-		writing.Go(func() error {
-			return to.Patch(ctx, object, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)))
-		})
+		object.SetName(name)
+		return to.Patch(ctx, object, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, format, value)))
+	}
+	const ofReplicas = `{"spec":{"replicas":%d}}`
+	inMember := func(i, at int) error {
+		return patch(b.members[at], &appsv1.ReplicaSet{}, nameOf(byHand, i), ofReplicas, partOf(replicas, at))
+	}
+	inHub := func(i int, format string, value int) error {
+		return patch(b.hub, &v1alpha1.FederatedReplicaSet{}, nameOf(byHub, i), format, value)
 	}
 	for i := range workloads {
-		if kind == byHub {
-			patch(b.hub, &v1alpha1.FederatedReplicaSet{}, i, replicas)
-			continue
-		}
-		for at, member := range b.members {
-			patch(member, &appsv1.ReplicaSet{}, i, partOf(replicas, at))
+		switch kind {
+		case byHub:
+			writing.Go(func() error { return inHub(i, ofReplicas, replicas) })
+		case byHand:
+			for at := range b.members {
+				writing.Go(func() error { return inMember(i, at) })
+			}
+		case floor:
+			writing.Go(func() error {
+				const nothing = `{"metadata":{"annotations":{"bench":"%d"}}}`
+				err := errors.Join(inHub(i, nothing, 2*replicas), inHub(i, nothing, 2*replicas+1))
+				for at := range b.members {
+					err = errors.Join(err, inMember(i, at))
+				}
+				return err
+			})
 		}
 	}
 	return writing.Wait()
@@ -311,13 +338,17 @@ func (b *bench) scale(ctx context.Context, kind string, workloads, replicas int)
 // measureScaling adds pods to so many of the workloads, by the hub and by hand in turn.
 func (b *bench) measureScaling(ctx context.Context, what string, workloads int) error {
 	more := b.growth / workloads
-	fmt.Printf("\n%d more pods for %s, %d workloads in %d members; seconds until the last has a node\n%-6s %10s %10s %8s\n", more*workloads, what, b.workloads, memberCount, "pair", byHub, byHand, "ratio")
+	fmt.Printf("\n%d more pods for %s, %d workloads in %d members; seconds until the last has a node, and ratios to %s\n", more*workloads, what, b.workloads, memberCount, byHand)
+	row("round", func(kind string) string { return kind })
 	rest := b.workloads * b.replicas
 	took := map[string][]float64{}
-	used, requests := map[string]map[string][]float64{byHub: {}, byHand: {}}, map[string]map[string][]float64{byHub: {}, byHand: {}}
-	var ratios []float64
+	ratios := map[string][]float64{}
+	used, requests := map[string]map[string][]float64{}, map[string]map[string][]float64{}
+	for _, kind := range kinds {
+		used[kind], requests[kind] = map[string][]float64{}, map[string][]float64{}
+	}
 	for i := range b.pairs + 1 {
-		order := []string{byHub, byHand}
+		order := slices.Clone(kinds)
 		if i%2 == 1 {
 			slices.Reverse(order)
 		}
@@ -338,7 +369,7 @@ func (b *bench) measureScaling(ctx context.Context, what string, workloads int) 
 			if err := b.scale(ctx, kind, workloads, b.replicas+more); err != nil {
 				return err
 			}
-			ended, err := b.await(ctx, kind, rest+more*workloads)
+			ended, err := b.await(ctx, podsOf(kind), rest+more*workloads)
 			if err != nil {
 				return err
 			}
@@ -364,29 +395,39 @@ func (b *bench) measureScaling(ctx context.Context, what string, workloads int) 
 			if err := b.scale(ctx, kind, workloads, b.replicas); err != nil {
 				return err
 			}
-			if _, err := b.await(ctx, kind, rest); err != nil {
+			if _, err := b.await(ctx, podsOf(kind), rest); err != nil {
 				return err
 			}
 		}
 		if i == 0 {
 			continue // it warms caches
 		}
-		ratios = append(ratios, seconds[byHub]/seconds[byHand])
 		for kind, n := range seconds {
 			took[kind] = append(took[kind], n)
+			ratios[kind] = append(ratios[kind], n/seconds[byHand])
 		}
-		fmt.Printf("%-6d %10.2f %10.2f %8.2f\n", i, seconds[byHub], seconds[byHand], seconds[byHub]/seconds[byHand])
+		row(fmt.Sprint(i), func(kind string) string { return fmt.Sprintf("%.2f", seconds[kind]) })
 	}
-	fmt.Printf("%-6s %10.2f %10.2f %8.2f\n", "median", median(took[byHub]), median(took[byHand]), median(ratios))
+	row("median", func(kind string) string { return fmt.Sprintf("%.2f", median(took[kind])) })
+	row("ratio", func(kind string) string { return fmt.Sprintf("%.2f", median(ratios[kind])) })
 	for _, name := range slices.Sorted(maps.Keys(used[byHub])) {
-		fmt.Printf("  CPU seconds, %-32s %6.2f %10.2f\n", name, median(used[byHub][name]), median(used[byHand][name]))
+		row("CPU seconds, "+name, func(kind string) string { return fmt.Sprintf("%.2f", median(used[kind][name])) })
 	}
 	for _, name := range slices.Sorted(maps.Keys(requests[byHub])) {
 		if hub, hand := median(requests[byHub][name]), median(requests[byHand][name]); math.Abs(hub-hand) >= 1 {
-			fmt.Printf("  requests, %-35s %6.0f %10.0f\n", name, hub, hand)
+			row("requests, "+name, func(kind string) string { return fmt.Sprintf("%.0f", median(requests[kind][name])) })
 		}
 	}
 	return nil
+}
+
+// row prints a value of each kind.
+func row(of string, value func(kind string) string) {
+	fmt.Printf("%-46s", of)
+	for _, kind := range kinds {
+		fmt.Printf(" %10s", value(kind))
+	}
+	fmt.Println()
 }
 
 func median(values []float64) float64 {
