@@ -3,6 +3,7 @@ package apply
 import (
 	"crypto/sha256"
 	"encoding/json"
+	"maps"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,8 +31,8 @@ func HashOf(content map[string]any) Hash {
 // Memory is what was applied last, and the generations afterwards. If an object has another generation, somebody has changed its spec. It only saves requests: without it everything is applied once more. The
 // zero value is empty. It is safe for concurrent use.
 type Memory struct {
-	// applied is of type Key to state.
-	applied sync.Map
+	mu      sync.RWMutex
+	applied map[Key]state
 }
 
 type state struct {
@@ -42,16 +43,20 @@ type state struct {
 }
 
 func (m *Memory) last(cluster string, object metav1.Object) (last state, known bool) {
-	value, known := m.applied.Load(Key{cluster, object.GetUID()})
-	if known {
-		last = value.(state)
-	}
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	last, known = m.applied[Key{cluster, object.GetUID()}]
 	return last, known
 }
 
 // Remember notes that an object was written with this content.
 func (m *Memory) Remember(cluster string, object metav1.Object, hash Hash, by Operation) {
-	m.applied.Store(Key{cluster, object.GetUID()}, state{hash, object.GetGeneration(), by == Create})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.applied == nil {
+		m.applied = map[Key]state{}
+	}
+	m.applied[Key{cluster, object.GetUID()}] = state{hash, object.GetGeneration(), by == Create}
 }
 
 // Has is true if the object was written with this content, and nobody has changed its spec since.
@@ -68,10 +73,7 @@ func (m *Memory) Follows(cluster string, object metav1.Object) bool {
 
 // Keep forgets all objects but some.
 func (m *Memory) Keep(some func(Key) bool) {
-	m.applied.Range(func(key, _ any) bool {
-		if !some(key.(Key)) {
-			m.applied.Delete(key)
-		}
-		return true
-	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.applied, func(key Key, _ state) bool { return !some(key) })
 }
