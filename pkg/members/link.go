@@ -1,6 +1,7 @@
 package members
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,7 +75,8 @@ type link struct {
 
 	mu     sync.Mutex
 	status Status
-	now    *session // nil unless ready
+	began  time.Time // of the first attempt
+	now    *session  // nil unless ready
 }
 
 // run keeps the member connected until the context ends.
@@ -105,11 +107,22 @@ func (l *link) backoff() *wait.Backoff {
 
 // attempt connects, and returns when the connection cannot be used, or not any more. Nothing of it is left then.
 func (l *link) attempt(ctx context.Context) {
+	select {
+	case l.set.connecting <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	connected := sync.OnceFunc(func() { <-l.set.connecting })
+	time.AfterFunc(2*l.set.options.ProbeTimeout, connected) // a slow member delays others no longer
+	l.mu.Lock()
+	l.began = cmp.Or(l.began, time.Now())
+	l.mu.Unlock()
 	within, end := context.WithCancelCause(ctx)
 	s, err := open(within, end, l)
 	if err == nil {
-		err = s.run()
+		err = s.run(connected)
 	}
+	connected()
 	if why := context.Cause(within); why != nil {
 		err = why
 	}
@@ -194,6 +207,13 @@ func (l *link) label(profile *inventory.ClusterProfile) bool {
 	}
 	l.status.Labels, l.status.Cordon = profile.Labels, cordon
 	return true
+}
+
+// isTried is false while the first attempt has not ended, or not taken too long.
+func (l *link) isTried(patience time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.status.State != Connecting || !l.began.IsZero() && time.Since(l.began) >= patience
 }
 
 // get returns the status, and the session if the member is ready.
@@ -331,8 +351,8 @@ func (s *session) prepareCache(config *rest.Config) error {
 	return nil
 }
 
-// run connects, makes the member ready, and returns why it is not ready any more, or cannot be.
-func (s *session) run() error {
+// run connects, makes the member ready, and returns why it is not ready any more, or cannot be. It calls connected before it makes the member ready.
+func (s *session) run(connected func()) error {
 	version, err := s.version()
 	if err != nil {
 		return err
@@ -352,6 +372,7 @@ func (s *session) run() error {
 	if err := s.awaitSync(); err != nil {
 		return err
 	}
+	connected()
 	s.link.arrive(s, version)
 	s.link.warnOfTrust()
 	s.link.warnOfExpiry()

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -466,22 +467,25 @@ func TestMembersAreKnownWhenEachWasTried(t *testing.T) {
 				t.Errorf("%s: known is %v", when, got)
 			}
 		}
-		connect := func(name string) *link {
-			l := &link{set: s, status: Status{Name: name, State: Connecting, Since: time.Now()}}
+		connect := func(name string, began time.Time) *link {
+			l := &link{set: s, status: Status{Name: name, State: Connecting, Since: time.Now()}, began: began}
 			s.links[name] = l
 			return l
 		}
 		expect("no profile was read", false)
-		a := connect("a")
+		a := connect("a", time.Now())
 		expect("b was not read", false)
-		connect("b")
+		b := connect("b", time.Time{})
 		expect("none has answered", false)
 		a.arrive(&session{link: a, lists: []list{{}}}, "1.35")
+		time.Sleep(time.Hour)
+		expect("b waits for its turn", false)
+		b.began = time.Now()
 		time.Sleep(19 * time.Second)
 		expect("b is connecting", false)
 		time.Sleep(time.Second)
 		expect("b takes too long", true)
-		connect("a")
+		connect("a", time.Now())
 		expect("the credentials of a have changed", true)
 
 		s.known.Store(false)
@@ -489,6 +493,34 @@ func TestMembersAreKnownWhenEachWasTried(t *testing.T) {
 		s.links["b"].fail(errors.New("refused"))
 		expect("both were tried", true)
 	})
+}
+
+// TestAHubThatStartsConnectsToSomeMembersAtATime because hundreds at once would all take too long.
+func TestAHubThatStartsConnectsToSomeMembersAtATime(t *testing.T) {
+	asked, answer := make(chan struct{}, 3), make(chan struct{})
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked <- struct{}{}
+		<-answer
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	t.Cleanup(server.Close)
+	s := &Set{events: &events.FakeRecorder{}, connecting: make(chan struct{}, 1), links: map[string]*link{}}
+	s.options.complete(clientgoscheme.Scheme)
+	var trying sync.WaitGroup
+	for _, name := range []string{"a", "b"} {
+		l := memberOf(s, name, time.Time{}, server.URL)
+		l.config.Insecure, l.status = true, Status{Name: name, State: Connecting}
+		trying.Go(func() { l.attempt(t.Context()) })
+	}
+	<-asked
+	if a, b := s.links["a"].isTried(0), s.links["b"].isTried(0); a == b {
+		t.Errorf("a has had its turn: %v, and b: %v", a, b)
+	}
+	close(answer)
+	trying.Wait()
+	if a, b := s.links["a"].isTried(0), s.links["b"].isTried(0); !a || !b || len(s.connecting) > 0 {
+		t.Errorf("in the end, a was tried: %v, b: %v, and %d have a turn", a, b, len(s.connecting))
+	}
 }
 
 // gone removes a member that nothing runs for.

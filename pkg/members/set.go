@@ -38,6 +38,8 @@ const (
 	DefaultNamespace = "berth-members"
 	// HubLabel is on every workload and pod that a hub makes in a member. Caches hold nothing else.
 	HubLabel = v1alpha1.HubLabel
+	// mostConnecting is how many members the hub connects to at the same time. Hundreds at once, as after a restart, would all take too long.
+	mostConnecting = 32
 	// mostRequests limits the requests to one member in a second, and burst those at once.
 	mostRequests, burst = 100, 200
 )
@@ -96,6 +98,8 @@ type Set struct {
 	started chan struct{} // closed when ctx is set
 	ctx     context.Context
 	known   atomic.Bool
+	// connecting has one entry for each member that the hub connects to now.
+	connecting chan struct{}
 
 	mu     sync.Mutex
 	links  map[string]*link
@@ -123,7 +127,7 @@ func Setup(mgr ctrl.Manager, options Options) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{options: options, hub: hub, live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("berth-united"), started: make(chan struct{}), links: map[string]*link{}, claims: claims{}}
+	s := &Set{options: options, hub: hub, live: mgr.GetAPIReader(), events: mgr.GetEventRecorder("berth-united"), started: make(chan struct{}), connecting: make(chan struct{}, mostConnecting), links: map[string]*link{}, claims: claims{}}
 	if err := errors.Join(mgr.Add(manager.RunnableFunc(hub.Start)), mgr.Add(s)); err != nil {
 		return nil, err
 	}
@@ -190,8 +194,7 @@ func (s *Set) Known(ctx context.Context) bool {
 		if profiles.Items[i].DeletionTimestamp != nil {
 			continue
 		}
-		status, exists := s.Status(profiles.Items[i].Name)
-		if !exists || status.State == Connecting && time.Since(status.Since) < patience {
+		if l := s.link(profiles.Items[i].Name); l == nil || !l.isTried(patience) {
 			return false
 		}
 	}
