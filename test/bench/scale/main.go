@@ -32,6 +32,7 @@ func main() {
 	flag.StringVar(&f.only, "only", "", "measure this shape alone: stock, namespaces, rule, one, many, late")
 	flag.BoolVar(&f.json, "json", false, "print the result of -only as JSON")
 	flag.StringVar(&f.descheduler, "descheduler", "", "path of berth-descheduler: measure one cycle of it in place of the scheduler, without evictions")
+	flag.IntVar(&f.members, "members", 0, "measure a hub with so many members that starts, in place of the scheduler: each has so many ReplicaSets of a FederatedReplicaSet as there are spreads")
 	flag.BoolVar(&f.log, "log", false, "show the scheduler's log")
 	flag.Parse()
 	if !f.log {
@@ -47,10 +48,10 @@ func main() {
 }
 
 type flags struct {
-	spreads, pods, nodes, rate int
-	bindTimeout, churn, limit  time.Duration
-	only, descheduler          string
-	json, log                  bool
+	spreads, pods, nodes, rate, members int
+	bindTimeout, churn, limit           time.Duration
+	only, descheduler                   string
+	json, log                           bool
 }
 
 // shapes returns the clusters with this number of spreads, in the order of measurement.
@@ -84,6 +85,9 @@ var about = map[string]string{
 func (f *flags) run(ctx context.Context) error {
 	if f.descheduler != "" {
 		return f.cycle(ctx)
+	}
+	if f.members > 0 {
+		return f.hub(ctx)
 	}
 	if f.only != "" {
 		for _, s := range f.shapes() {

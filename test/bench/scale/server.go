@@ -378,7 +378,7 @@ func (s *apiServer) watch(ctx context.Context, w http.ResponseWriter, r *served)
 	}()
 
 	w.Header().Set("Content-Type", r.wire.streamType())
-	out := bufio.NewWriterSize(w, 64<<10)
+	out := bufio.NewWriter(w)
 	for _, raw := range raws {
 		if _, err := out.Write(r.wire.event(r.kind, "ADDED", raw)); err != nil {
 			return // the client is gone
