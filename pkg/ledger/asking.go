@@ -339,7 +339,7 @@ func (ev Preempted) apply(l *Ledger) {
 	switch {
 	case e == nil || e.stage != Claimed || e.policy() != d.Policy || e.index() != d.Subset:
 		return
-	case l.isFixed(e):
+	case d.Subset == subset.None || l.isFixed(e):
 		e.stays = !ev.Nominated
 		return
 	case !d.preempts:

@@ -98,14 +98,18 @@ func (ev GroupWaits) apply(l *Ledger) {
 	if refusal.Reason != "" {
 		return
 	}
-	in := subset.None
+	in, letGo := subset.None, false
 	if pods != nil {
-		in = l.waitsAmong(pods[0], l.places(pods, t))
+		places := l.places(pods, t)
+		in, letGo = l.waitsAmong(pods[0], places), slices.Contains(places, subset.None)
 	}
 	for _, pod := range ev.Pods {
 		e := l.pods[pod.UID]
 		switch {
 		case e == nil || e.policy() == nil || !subset.IsGated(e.pod) || e.stage > Claimed || e.forGroup:
+		case letGo && e.index() == subset.None:
+			l.dequeue(e)
+			e.stage, e.wait, e.stays = Claimed, ForNode, true
 		case e.stage == Claimed && l.mayWaitIn(e, e.index()):
 			e.wait, e.stays = ForNode, true
 		case e.stage == Claimed:

@@ -265,7 +265,7 @@ func (w *world) waitAsGroup(name string, atLeast int, pods ...*corev1.Pod) strin
 	return got
 }
 
-// openWaiting opens the gates of the pods that wait for a node, and returns the subsets of all.
+// openWaiting opens the gates of the pods that wait for a node, and returns the subsets of all: - for those that do not wait, and () for no subset.
 func (w *world) openWaiting(pods []*corev1.Pod) (in string) {
 	w.t.Helper()
 	for i, pod := range pods {
@@ -277,7 +277,7 @@ func (w *world) openWaiting(pods []*corev1.Pod) (in string) {
 			in += "-"
 			continue
 		}
-		in += d.Name()
+		in += orElse(d.Name(), "()")
 		pods[i] = opened(pod, d.Name())
 		w.see(pods[i])
 	}
@@ -287,6 +287,7 @@ func (w *world) openWaiting(pods []*corev1.Pod) (in string) {
 func TestAGangWithoutNodesWaitsForThemInOneSubset(t *testing.T) {
 	for name, tc := range map[string]struct {
 		adaptive      string
+		whenFull      string
 		size, atLeast int
 		gated         bool
 		want, kept    string
@@ -296,11 +297,12 @@ func TestAGangWithoutNodesWaitsForThemInOneSubset(t *testing.T) {
 		"where all of it has room":               {gated: true, adaptive: ", adaptive: {rescheduleCriticalSeconds: 60}", size: 8, atLeast: 2, want: "bbbbbbbb", kept: "a=0 b=8"},
 		"as many as have room":                   {gated: true, size: 9, atLeast: 6, want: "bbbbbbbb-", kept: "a=0 b=8"},
 		"not without room":                       {gated: true, size: 9, atLeast: 9, want: "---------", kept: "a=0 b=0"},
+		"in no subset":                           {gated: true, whenFull: "Schedule", size: 9, atLeast: 9, want: "()()()()()()()()()", kept: "a=0 b=0"},
 		"not without gates":                      {size: 5, atLeast: 5, want: "-----", kept: "a=0 b=0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 100)
-			w.spread(1, fmt.Sprintf(strings.Replace(fiveThenEight, "whenFull", "type: Adaptive, binding: Gated"+tc.adaptive+", whenFull", 1), "Wait"))
+			w.spread(1, fmt.Sprintf(strings.Replace(fiveThenEight, "whenFull", "type: Adaptive, binding: Gated"+tc.adaptive+", whenFull", 1), orElse(tc.whenFull, "Wait")))
 			var pods []*corev1.Pod
 			for i := range tc.size {
 				pod := podOf("rs-uid", fmt.Sprintf("g%d", i))

@@ -654,6 +654,21 @@ func TestAdaptivePodsGoOnAfterAWaitInVain(t *testing.T) {
 	}
 }
 
+// A pod beyond all quotas may run on any node. Its own nodes are full, so a node must be made for it.
+func TestNodesAreMadeForPodsBeyondAllQuotas(t *testing.T) {
+	s := newShop(t)
+	s.ownNodes(1, "5")
+	s.nodePool("elastic", "")
+	s.open(0, "whenFull: Schedule", "500m")
+	spreads := schema.GroupVersionResource{Group: "apps.kruise.io", Version: "v1alpha1", Resource: "workloadspreads"}
+	if _, err := the.Dynamic.Resource(spreads).Namespace(s.namespace).Patch(t.Context(), "shop", types.JSONPatchType,
+		[]byte(`[{"op": "add", "path": "/spec/subsets/1/maxReplicas", "value": 2}]`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.scale(14)
+	s.expect(map[string]int{"normal": 10, "elastic": 4})
+}
+
 // A pod that waits for another gate too is placed when that is gone, whichever goes first. The queue opens its gate for later pods, too: kube-controller-manager may evict a pod that
 // was bound just after Karpenter removed its taint from a new node.
 func TestAGateOfSomebodyElse(t *testing.T) {

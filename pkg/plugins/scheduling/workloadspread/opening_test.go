@@ -310,3 +310,28 @@ func TestAPodWithAGateAndWithoutASpreadIsPlacedAnywhere(t *testing.T) {
 		}
 	})
 }
+
+// A pod beyond all quotas may run on any node, and a node autoscaler has to make one for it.
+func TestTheGateOfAPodBeyondAllQuotasIsOpenedIfItFindsNoNode(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		t.Helper()
+		p := openGatedPort(t, strings.Replace(gatedSpread, "Wait", "Schedule", 1), nodeOf("a"), nodeOf("b"))
+		for i := range 2 {
+			p.pod(fmt.Sprintf("p%d", i), subset.Gate)
+		}
+		p.cycles()
+		for _, zone := range []string{"a", "b"} { // nobody else fits
+			node := nodeOf(zone)
+			node.Spec.Unschedulable = true
+			if _, err := p.client.CoreV1().Nodes().Update(p.ctx, node, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.pod("p2", subset.Gate)
+		p.cycles()
+		time.Sleep(10 * time.Second) // the queue's backoff
+		p.cycles()
+		p.expectNode("p2", "")
+		p.expectOpen("p2", "")
+	})
+}

@@ -22,8 +22,11 @@ func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 	if !wasRuled(state) {
 		s.book.apply(ledger.PodRefused{UID: pod.UID})
 	}
-	if d == nil || d.Subset == subset.None {
+	if d == nil {
 		return s.preempt(ctx, state, pod, statuses)
+	}
+	if d.Subset == subset.None {
+		return s.preemptBy(ctx, state, pod, statuses, d)
 	}
 	verdict, err := s.verdictOn(d, statuses)
 	if err != nil {
@@ -48,17 +51,23 @@ func (s *Spread) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 		// Unresolvable keeps other PostFilter plugins from preempting while there are subsets to try.
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("no node in subset %q, going on to the next", d.Name()))
 	default:
-		result, status := s.preempt(ctx, state, pod, statuses)
-		nominated := status.IsSuccess() && result != nil && result.NominatingInfo != nil && result.NominatedNodeName != ""
-		if result == nil && status.Code() == fwk.Unschedulable && s.preemption != nil {
-			nominated = s.waitsForVictims(ctx, pod, statuses)
-		}
-		s.book.apply(ledger.Preempted{UID: pod.UID, Decision: d.Decision, Nominated: nominated})
+		result, status := s.preemptBy(ctx, state, pod, statuses, d)
 		if status.IsRejected() {
 			status = fwk.NewStatus(status.Code(), append([]string{explain()}, status.Reasons()...)...)
 		}
 		return result, status
 	}
+}
+
+// preemptBy preempts, and tells the ledger whether the pod of a decision waits for victims.
+func (s *Spread) preemptBy(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader, d *decision) (*fwk.PostFilterResult, *fwk.Status) {
+	result, status := s.preempt(ctx, state, pod, statuses)
+	nominated := status.IsSuccess() && result != nil && result.NominatingInfo != nil && result.NominatedNodeName != ""
+	if result == nil && status.Code() == fwk.Unschedulable && s.preemption != nil {
+		nominated = s.waitsForVictims(ctx, pod, statuses)
+	}
+	s.book.apply(ledger.Preempted{UID: pod.UID, Decision: d.Decision, Nominated: nominated})
+	return result, status
 }
 
 func (s *Spread) preempt(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
