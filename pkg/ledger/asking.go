@@ -17,7 +17,7 @@ func (ev PodAsks) apply(l *Ledger) {
 	switch {
 	case e == nil:
 		return // no spread divides it
-	case e.stage > Claimed:
+	case e.stage > stageClaimed:
 		l.effects.Answer = Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: "the pod is being bound already"}
 		return
 	case e.account == nil:
@@ -63,7 +63,7 @@ func (l *Ledger) answerUndivided(e *entry) (answer Answer) {
 		l.remindAt(e, l.blindUntil)
 	}
 	if answer.Reason != "" {
-		e.wait = ForNews
+		e.wait = forNews
 		l.unresolved[e.pod.UID] = e
 	}
 	return answer
@@ -102,7 +102,7 @@ func (l *Ledger) lagsBehind(e *entry) bool {
 
 // startCycle records that the pod has its cycle.
 func (l *Ledger) startCycle(e *entry) {
-	if e.wait != ForNextSubset {
+	if e.wait != forNextSubset {
 		e.tried, e.preempted, e.unbindable = 0, 0, 0
 	}
 }
@@ -116,7 +116,7 @@ func (l *Ledger) candidate(e *entry) subset.Candidate {
 		c.Lent = admitted.Lent
 	}
 	claim := e.index()
-	if e.stage != Claimed && e.stage != Reserved || claim == subset.None {
+	if e.stage != stageClaimed && e.stage != stageReserved || claim == subset.None {
 		return c
 	}
 	if quota := a.plan.Quota[claim]; quota == subset.NoLimit || a.tally.Kept(e.scope).At(claim) <= quota {
@@ -126,7 +126,7 @@ func (l *Ledger) candidate(e *entry) subset.Candidate {
 	// stays taken when its pod gives up the claim.
 	c.Claim = claim
 	for _, other := range a.members {
-		if other.stage == Claimed && other.scope == e.scope && other.slot == e.slot && other.order > e.order && !other.mayBeBoundIn(e.slot) {
+		if other.stage == stageClaimed && other.scope == e.scope && other.slot == e.slot && other.order > e.order && !other.mayBeBoundIn(e.slot) {
 			c.Behind++
 		}
 	}
@@ -142,7 +142,7 @@ func (e *entry) mayBeBoundIn(slot string) bool {
 // caller must check these nodes first, and the other results do not count.
 func (l *Ledger) checkSubsets(e *entry, candidate subset.Candidate, results *CheckResults) (tried, closed subset.Mask, ask *NodeCheck) {
 	a := e.account
-	if e.wait == ForNextSubset {
+	if e.wait == forNextSubset {
 		tried = e.tried
 	}
 	if !a.isAdaptive() || candidate.Admitted {
@@ -156,7 +156,7 @@ func (l *Ledger) checkSubsets(e *entry, candidate subset.Candidate, results *Che
 		}
 		seen = seen.With(i)
 		switch result := results.at(a.policy, i); {
-		case result == NotChecked:
+		case result == notChecked:
 			return tried, closed, &NodeCheck{Policy: a.policy, Subset: i, Own: e.own, Shape: e.shapeOf(), Tried: tried.Has(i)}
 		case result == Infeasible:
 			closed = closed.With(i)
@@ -263,45 +263,45 @@ func (l *Ledger) answer(e *entry, answer Answer) {
 	l.startProbe(e)
 	l.dequeue(e)
 	if answer.Decision != nil {
-		e.stage = Claimed
-		e.wait = ForNode
+		e.stage = stageClaimed
+		e.wait = forNode
 		l.enqueue(e)
 	} else {
-		if picked, counts := e.picked(); !counts || picked != e.index() || waitFor(answer.Reason) != ForNews {
+		if picked, counts := e.picked(); !counts || picked != e.index() || waitFor(answer.Reason) != forNews {
 			l.release(e, false)
 		}
 		e.wait = waitFor(answer.Reason)
 		l.enqueue(e)
-		if e.wait == ForSlot {
+		if e.wait == forSlot {
 			l.passProbe(e.search) // the others do not wait for a node any more either, and their messages should say so
 		}
 		if answer.retries {
 			l.tryAgainLater(e.list)
 		}
-		if !a.announced && (e.wait == ForAnyNode || answer.Reason == v1beta1.ReasonSubsetsFull) {
+		if !a.announced && (e.wait == forAnyNode || answer.Reason == v1beta1.ReasonSubsetsFull) {
 			a.announced, l.effects.Announce = true, true
 		}
 	}
-	if took := answer.Decision != nil && answer.Decision.fresh; wasWoken && !took && e.wait != ForNews {
+	if took := answer.Decision != nil && answer.Decision.fresh; wasWoken && !took && e.wait != forNews {
 		l.wakeNext(a, e.scope) // if the slot for which it was woken is still free, the pod could not use it
 	}
 }
 
-func waitFor(reason v1beta1.Reason) Wait {
+func waitFor(reason v1beta1.Reason) waitReason {
 	switch reason {
 	case v1beta1.ReasonSubsetsFull, v1beta1.ReasonAdmittedSubsetFull:
-		return ForSlot
+		return forSlot
 	case v1beta1.ReasonNoNodeFits:
-		return ForAnyNode
+		return forAnyNode
 	default:
-		return ForNews
+		return forNews
 	}
 }
 
 // release gives up the slot of a claim. It keeps those of uncertain binds.
 func (l *Ledger) release(e *entry, fresh bool) {
 	l.dequeue(e)
-	e.stage = Waiting
+	e.stage = stageWaiting
 	e.lent, e.forGroup = false, false
 	if e.slot == "" {
 		return
@@ -315,7 +315,7 @@ func (l *Ledger) release(e *entry, fresh bool) {
 
 func (ev NoNodeFound) apply(l *Ledger) {
 	e, d := l.pods[ev.UID], ev.Decision
-	if e == nil || e.stage != Claimed || e.policy() != d.Policy || e.index() != d.Subset {
+	if e == nil || e.stage != stageClaimed || e.policy() != d.Policy || e.index() != d.Subset {
 		l.effects.Next = GoOn // its spread has changed, and that has woken the pod
 		return
 	}
@@ -337,7 +337,7 @@ func (l *Ledger) isFixed(e *entry) bool { return !e.account.isAdaptive() || l.ca
 func (ev Preempted) apply(l *Ledger) {
 	e, d := l.pods[ev.UID], ev.Decision
 	switch {
-	case e == nil || e.stage != Claimed || e.policy() != d.Policy || e.index() != d.Subset:
+	case e == nil || e.stage != stageClaimed || e.policy() != d.Policy || e.index() != d.Subset:
 		return
 	case d.Subset == subset.None || l.isFixed(e):
 		e.stays = !ev.Nominated
@@ -357,6 +357,6 @@ func (ev Preempted) apply(l *Ledger) {
 func (l *Ledger) tryNext(e *entry, d *Decision) {
 	l.release(e, d.fresh)
 	e.nominated = false
-	e.wait = ForNextSubset
+	e.wait = forNextSubset
 	l.wake(e)
 }

@@ -9,11 +9,11 @@ import (
 
 func (ev NodeFound) apply(l *Ledger) {
 	e, d := l.pods[ev.UID], ev.Decision
-	if e == nil || d.tries && !l.claimFor(e, d) || e.stage != Claimed || !l.stillHolds(e, d) {
+	if e == nil || d.tries && !l.claimFor(e, d) || e.stage != stageClaimed || !l.stillHolds(e, d) {
 		return
 	}
 	a := e.account
-	e.stage = Reserved
+	e.stage = stageReserved
 	d.Ordinal = a.tally.Kept(e.scope).At(d.Subset)
 	wasWoken := e.woken
 	l.unwake(e)
@@ -38,7 +38,7 @@ func (l *Ledger) stillHolds(e *entry, d *Decision) bool {
 
 func (ev NodeLost) apply(l *Ledger) {
 	e := l.pods[ev.UID]
-	if e != nil && e.stage == Reserved {
+	if e != nil && e.stage == stageReserved {
 		l.nodeFailed(e)
 	}
 }
@@ -54,11 +54,11 @@ const (
 func (l *Ledger) nodeFailed(e *entry) {
 	if e.forGroup && e.account != nil {
 		l.release(e, false)
-		e.wait = ForCycle
+		e.wait = forCycle
 		return
 	}
 	l.claimAgain(e)
-	if e.stage != Claimed || e.index() == subset.None || l.isFixed(e) {
+	if e.stage != stageClaimed || e.index() == subset.None || l.isFixed(e) {
 		return
 	}
 	if e.failing.in != e.slot {
@@ -71,7 +71,7 @@ func (l *Ledger) nodeFailed(e *entry) {
 	in := e.index()
 	e.tried, e.unbindable = e.tried.With(in), e.unbindable.With(in)
 	l.release(e, false)
-	e.wait = ForNextSubset
+	e.wait = forNextSubset
 	l.wake(e)
 }
 
@@ -79,11 +79,11 @@ func (l *Ledger) nodeFailed(e *entry) {
 func (l *Ledger) claimAgain(e *entry) {
 	if e.account == nil || e.slot != "" && e.index() == subset.None {
 		l.setSlots(e, "", e.uncertain)
-		e.stage = Waiting
+		e.stage = stageWaiting
 		return
 	}
-	e.stage = Claimed
-	e.wait = ForCycle
+	e.stage = stageClaimed
+	e.wait = forCycle
 	l.enqueue(e)
 	l.wakeNext(e.account, e.scope) // a slot of an earlier subset may be free by now
 	l.claimPick(e)                 // its gate may have been opened elsewhere
@@ -91,36 +91,36 @@ func (l *Ledger) claimAgain(e *entry) {
 
 // Between NodeFound and BindSent the pod may have waited for other plugins, and its spread may have changed.
 func (ev BindSent) apply(l *Ledger) {
-	if e := l.pods[ev.UID]; e != nil && e.stage == Reserved && l.stillHolds(e, ev.Decision) {
-		e.stage = Binding
+	if e := l.pods[ev.UID]; e != nil && e.stage == stageReserved && l.stillHolds(e, ev.Decision) {
+		e.stage = stageBinding
 		l.effects.OK = true
 	}
 }
 
 func (ev BindRefused) apply(l *Ledger) {
-	if e := l.pods[ev.UID]; e != nil && e.stage == Binding {
+	if e := l.pods[ev.UID]; e != nil && e.stage == stageBinding {
 		l.nodeFailed(e)
 	}
 }
 
 func (ev BindUnknown) apply(l *Ledger) {
 	e := l.pods[ev.UID]
-	if e == nil || e.stage != Binding {
+	if e == nil || e.stage != stageBinding {
 		return
 	}
 	uncertain := e.uncertain
 	if e.slot != "" {
 		uncertain = append(slices.Clone(uncertain), uncertainBind{e.slot, ev.Until})
 	}
-	e.stage = Waiting
+	e.stage = stageWaiting
 	l.setSlots(e, "", uncertain)
-	e.wait = ForCycle // the scheduler tries it again after an error
+	e.wait = forCycle // the scheduler tries it again after an error
 	l.claimPick(e)    // it keeps this slot even if it is not bound
 }
 
 func (ev BindDisproved) apply(l *Ledger) {
 	e := l.pods[ev.UID]
-	if e == nil || e.stage == Bound || len(e.uncertain) == 0 {
+	if e == nil || e.stage == stageBound || len(e.uncertain) == 0 {
 		return
 	}
 	rest := slices.DeleteFunc(slices.Clone(e.uncertain), func(d uncertainBind) bool { return !ev.ReadAt.Before(d.until) })

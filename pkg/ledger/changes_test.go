@@ -217,7 +217,7 @@ func TestAnAuditFindsAMissedWakeUp(t *testing.T) {
 	// This simulates a fault: the slot is released, but no pod is woken.
 	e := w.ledger.pods[holds.UID]
 	w.ledger.dequeue(e)
-	e.stage = Waiting
+	e.stage = stageWaiting
 	w.ledger.setSlots(e, "", nil)
 	w.apply(Audit{})
 	w.expectAwake("waits")
@@ -268,7 +268,7 @@ func newsInAnyOrder(t rapid.TB, h *worlds.History) {
 	if near := w.ledger.accounts[Workload{"ns", "apps", "ReplicaSet", "two"}]; len(near.members) != 3 || near.tally.Kept("v1").At(0) != 1 {
 		t.Errorf("the nearer spread has %d pods", len(near.members))
 	}
-	if w.ledger.Counts().Stages[Bound] != 6 {
+	if w.ledger.Counts().stages[stageBound] != 6 {
 		t.Errorf("counts %v", w.ledger.Counts())
 	}
 }

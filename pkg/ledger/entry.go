@@ -12,7 +12,7 @@ import (
 	"github.com/berth-project/berth/pkg/subset"
 )
 
-// Stage is how far a pod is on its way to a node:
+// stage is how far a pod is on its way to a node:
 //
 //	Waiting ── PodAsks ──► Claimed ── NodeFound ──► Reserved ── BindSent ──► Binding ── PodSeen on its node ──► Bound
 //	   ▲                    ▲  └─ PodAsks: moves to an earlier subset           │
@@ -21,43 +21,43 @@ import (
 //
 // Once a pod has a node, the API server's word counts. Everything before is a promise of this process. After a restart the next process makes these
 // promises again, in the order of its queue.
-type Stage uint8
+type stage uint8
 
 // The stages of a pod.
 const (
-	// Waiting: the pod holds no slot, except those of uncertain binds.
-	Waiting Stage = iota
-	// Claimed: the pod looks for a node. It holds a slot in one subset, or was let go without one.
-	Claimed
-	// Reserved: the pod has found a node.
-	Reserved
-	// Binding: the bind has been sent.
-	Binding
-	// Bound: the API server shows the pod on a node.
-	Bound
+	// stageWaiting: the pod holds no slot, except those of uncertain binds.
+	stageWaiting stage = iota
+	// stageClaimed: the pod looks for a node. It holds a slot in one subset, or was let go without one.
+	stageClaimed
+	// stageReserved: the pod has found a node.
+	stageReserved
+	// stageBinding: the bind has been sent.
+	stageBinding
+	// stageBound: the API server shows the pod on a node.
+	stageBound
 )
 
-var stageNames = [...]string{"waiting", "claimed", "reserved", "binding", "bound"}
+var stageNames = [stageBound + 1]string{"waiting", "claimed", "reserved", "binding", "bound"}
 
-func (s Stage) String() string { return stageNames[s] }
+func (s stage) String() string { return stageNames[s] }
 
-// Wait is why a pod in stage Waiting or Claimed is not in a cycle.
-type Wait uint8
+// waitReason is why a pod in stage Waiting or Claimed is not in a cycle.
+type waitReason uint8
 
 // What a pod waits for.
 const (
-	// ForCycle: it waits for its cycle. It is new, or it was woken.
-	ForCycle Wait = iota
-	// ForNextSubset: it waits for its cycle, which continues its round through the subsets.
-	ForNextSubset
-	// ForNode: no node of the subset that it has claimed fits.
-	ForNode
-	// ForSlot: every subset that it may use is full.
-	ForSlot
-	// ForAnyNode: no subset with quota has a node for it.
-	ForAnyNode
-	// ForNews: its owner, its spread or the replicas of its workload are not known.
-	ForNews
+	// forCycle: it waits for its cycle. It is new, or it was woken.
+	forCycle waitReason = iota
+	// forNextSubset: it waits for its cycle, which continues its round through the subsets.
+	forNextSubset
+	// forNode: no node of the subset that it has claimed fits.
+	forNode
+	// forSlot: every subset that it may use is full.
+	forSlot
+	// forAnyNode: no subset with quota has a node for it.
+	forAnyNode
+	// forNews: its owner, its spread or the replicas of its workload are not known.
+	forNews
 )
 
 // entry is a pod that has a controller, and is active or ends on its node.
@@ -67,7 +67,7 @@ type entry struct {
 	// account of the workload whose spread divides the pod. Nil if there is none.
 	account *account
 	scope   string
-	stage   Stage
+	stage   stage
 	// ending is true for a bound pod that terminates. It holds a slot only if its spread says so, and is no pod of the workload any more.
 	ending bool
 	// slot is the name of the subset in which the pod holds a slot. Empty if it holds none.
@@ -90,7 +90,7 @@ type uncertainBind struct {
 type search struct {
 	// order of the pod. The pod with the lower order is served first.
 	order uint64
-	wait  Wait
+	wait  waitReason
 	// list is the waitlist that the pod is in. Nil if it is in none.
 	list *waitlist
 	// woken is true from when the pod was woken until its cycle.
@@ -201,7 +201,7 @@ func (l *Ledger) reassign(e *entry) (moved bool) {
 	l.leaveAccount(e)
 	if to != nil {
 		l.joinAccount(e, to)
-		if e.stage == Bound && to != had {
+		if e.stage == stageBound && to != had {
 			l.setSlots(e, l.classify(e), nil)
 		}
 		l.crowd(e, e.holds())
@@ -228,10 +228,10 @@ func (l *Ledger) leaveAccount(e *entry) {
 	}
 	scope := e.scope
 	e.account, e.scope, e.uncertain = nil, "", uncertain
-	if e.stage >= Binding {
+	if e.stage >= stageBinding {
 		e.slot = slot
 	} else {
-		e.stage = Waiting // a claim is valid under one spread and in one scope
+		e.stage = stageWaiting // a claim is valid under one spread and in one scope
 	}
 	l.wakeAfter(a, scope, left)
 	l.passProbe(e.search)
@@ -291,7 +291,7 @@ func (l *Ledger) joinAccount(e *entry, a *account) {
 
 // beginAgain forgets what the pod has tried.
 func (s *search) beginAgain() {
-	s.wait, s.woken, s.list, s.probeOf, s.overdue = ForCycle, false, nil, nil, false
+	s.wait, s.woken, s.list, s.probeOf, s.overdue = forCycle, false, nil, nil, false
 	s.tried, s.preempted, s.lent, s.nominated, s.stays, s.failing, s.unbindable, s.together = 0, 0, false, false, false, failing{}, 0, nil
 }
 
@@ -308,14 +308,14 @@ func (l *Ledger) confirmBound(e *entry) {
 	a := e.account
 	l.endWaitForNews(e)
 	if a == nil {
-		e.stage = Bound
+		e.stage = stageBound
 		e.record, e.slot, e.uncertain, e.search = subset.RecordOf(e.pod), "", nil, nil
 		return
 	}
 	wasWoken, searched := e.woken, e.search
 	l.unwake(e)
 	l.dequeue(e)
-	e.stage = Bound
+	e.stage = stageBound
 	e.record, e.search = subset.RecordOf(e.pod), nil
 	before := e.holds()
 	freed := l.setSlots(e, l.classify(e), nil)

@@ -312,8 +312,8 @@ type NodeCheck struct {
 type CheckResult uint8
 
 const (
-	// NotChecked is the zero value.
-	NotChecked CheckResult = iota
+	// notChecked is the zero value.
+	notChecked CheckResult = iota
 	// Feasible: a node may take the pod.
 	Feasible
 	// Infeasible: no node can take the pod.
@@ -338,7 +338,7 @@ func (r *CheckResults) Add(check *NodeCheck, result CheckResult) {
 
 func (r *CheckResults) at(policy *subset.Policy, index int) CheckResult {
 	if r.policy != policy {
-		return NotChecked
+		return notChecked
 	}
 	return r.bySubset[index]
 }

@@ -17,13 +17,13 @@ import (
 func (l *Ledger) claimPick(e *entry) {
 	a := e.account
 	picked, _ := e.picked()
-	if e.stage > Claimed || picked == subset.None || picked == e.index() {
+	if e.stage > stageClaimed || picked == subset.None || picked == e.index() {
 		return
 	}
 	if !e.woken {
 		l.dequeue(e)
 	}
-	e.stage = Claimed
+	e.stage = stageClaimed
 	freed := l.setSlots(e, a.policy.Subsets[picked].Name, e.uncertain)
 	e.tried, e.preempted, e.unbindable, e.lent, e.nominated, e.forGroup = 0, 0, 0, false, false, false
 	l.wakeFor(a, e.scope, freed)
@@ -41,7 +41,7 @@ func (e *entry) picked() (index int, counts bool) {
 
 func (ev PodWaits) apply(l *Ledger) {
 	e := l.pods[ev.UID]
-	if e != nil && e.account != nil && e.stage == Waiting && e.wait == ForAnyNode {
+	if e != nil && e.account != nil && e.stage == stageWaiting && e.wait == forAnyNode {
 		l.claimWaiting(e, l.waitsIn(e))
 		l.enqueue(e)
 	}
@@ -51,9 +51,9 @@ func (ev PodWaits) apply(l *Ledger) {
 func (l *Ledger) claimWaiting(e *entry, in int) {
 	if in != subset.None {
 		l.dequeue(e)
-		e.stage = Claimed
+		e.stage = stageClaimed
 		l.setSlots(e, e.policy().Subsets[in].Name, e.uncertain)
-		e.wait, e.stays = ForNode, true
+		e.wait, e.stays = forNode, true
 	}
 }
 
@@ -84,7 +84,7 @@ func (l *Ledger) waitsAmong(e *entry, due []int) int {
 
 // skipAfter makes other pods skip the subset of a pod that ends and has waited there in vain for a node, with its gate open.
 func (l *Ledger) skipAfter(e *entry) {
-	if e.stage != Claimed || e.policy() == nil || !e.account.isAdaptive() {
+	if e.stage != stageClaimed || e.policy() == nil || !e.account.isAdaptive() {
 		return
 	}
 	in, _ := e.picked()
@@ -108,7 +108,7 @@ func (l *Ledger) WaitsForNode(uid types.UID) (d *Decision, divided bool) {
 	case e.account == nil:
 		_, missing := l.resolve(e)
 		return nil, missing != nil || l.isUnresolved(e)
-	case e.stage != Claimed || e.wait != ForNode || !e.stays || e.policy() == nil:
+	case e.stage != stageClaimed || e.wait != forNode || !e.stays || e.policy() == nil:
 		return nil, true
 	}
 	return &Decision{Spread: e.account.active(), Policy: e.policy(), Subset: e.index(), Own: e.own}, true

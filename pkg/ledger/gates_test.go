@@ -165,7 +165,7 @@ func (s *small) askWithChecks(i int) (Answer, error) {
 		return Answer{}, errors.New("the ledger does not stop looking")
 	}
 	if fx.Answer.Decision == nil && p.cycleGated {
-		if p.toOpen = true; waitFor(fx.Answer.Reason) == ForAnyNode {
+		if p.toOpen = true; waitFor(fx.Answer.Reason) == forAnyNode {
 			s.do(PodWaits{UID: podUID(i)})
 		}
 	}

@@ -106,13 +106,13 @@ func (ev GroupWaits) apply(l *Ledger) {
 	for _, pod := range ev.Pods {
 		e := l.pods[pod.UID]
 		switch {
-		case e == nil || e.policy() == nil || !subset.IsGated(e.pod) || e.stage > Claimed || e.forGroup:
+		case e == nil || e.policy() == nil || !subset.IsGated(e.pod) || e.stage > stageClaimed || e.forGroup:
 		case letGo && e.index() == subset.None:
 			l.dequeue(e)
-			e.stage, e.wait, e.stays = Claimed, ForNode, true
-		case e.stage == Claimed && l.mayWaitIn(e, e.index()):
-			e.wait, e.stays = ForNode, true
-		case e.stage == Claimed:
+			e.stage, e.wait, e.stays = stageClaimed, forNode, true
+		case e.stage == stageClaimed && l.mayWaitIn(e, e.index()):
+			e.wait, e.stays = forNode, true
+		case e.stage == stageClaimed:
 			l.release(e, false) // the quota was lowered
 		case pods == nil && l.held(e).Reason == "":
 			l.claimWaiting(e, l.waitsIn(e))
@@ -154,14 +154,14 @@ func (l *Ledger) asGroup(ev *GroupAsks) (pods []*entry, t *together, refusal Ans
 		all = append(all, e)
 	}
 	for _, e := range all {
-		if e.stage > Claimed {
+		if e.stage > stageClaimed {
 			return nil, nil, Answer{Reason: v1beta1.ReasonWorkloadNotObserved, Message: "a pod of the group is being bound already"}
 		}
 		if refusal = l.held(e); refusal.Reason != "" {
 			return all, t, refusal
 		}
 		switch {
-		case e.stage == Claimed && e.index() != subset.None:
+		case e.stage == stageClaimed && e.index() != subset.None:
 			t.with, t.needs = append(t.with, e.pod.UID), max(t.needs-1, 1)
 		case l.candidate(e).Admitted:
 			return nil, nil, Answer{}
@@ -200,7 +200,7 @@ func (l *Ledger) takeTurn(pods ...*entry) {
 		l.unwake(e)
 		l.dequeue(e)
 		l.passProbe(e.search)
-		e.together, e.wait = nil, ForCycle
+		e.together, e.wait = nil, forCycle
 	}
 	if woken {
 		l.wakeNext(pods[0].account, pods[0].scope)
@@ -210,7 +210,7 @@ func (l *Ledger) takeTurn(pods ...*entry) {
 // try is the answer to a pod of a group in a cycle that may be thrown away.
 func (l *Ledger) try(e *entry, ev *PodAsks) {
 	a, candidate := e.account, l.candidate(e)
-	if e.stage == Claimed && e.index() != subset.None {
+	if e.stage == stageClaimed && e.index() != subset.None {
 		candidate.Admitted, candidate.Within = true, e.index() // its gate is open there, or about to be
 	} else if ev.Place != nil {
 		if ev.Place.Policy != a.policy {
@@ -242,8 +242,8 @@ func (l *Ledger) try(e *entry, ev *PodAsks) {
 
 // claimFor gives a pod the slot of a decision that it has tried, if there is still room.
 func (l *Ledger) claimFor(e *entry, d *Decision) bool {
-	if e.stage != Waiting || e.policy() == nil || e.policy() != d.Policy {
-		return e.stage == Claimed && e.policy() == d.Policy && e.index() == d.Subset // picked for it before
+	if e.stage != stageWaiting || e.policy() == nil || e.policy() != d.Policy {
+		return e.stage == stageClaimed && e.policy() == d.Policy && e.index() == d.Subset // picked for it before
 	}
 	a, candidate := e.account, l.candidate(e)
 	candidate.Lent = d.lent
@@ -253,7 +253,7 @@ func (l *Ledger) claimFor(e *entry, d *Decision) bool {
 	woken := e.woken
 	l.unwake(e)
 	l.dequeue(e)
-	e.stage, e.wait, e.lent, e.forGroup = Claimed, ForCycle, d.lent, true
+	e.stage, e.wait, e.lent, e.forGroup = stageClaimed, forCycle, d.lent, true
 	l.setSlots(e, d.Name(), e.uncertain)
 	if woken { // in the middle of the cycle
 		l.wakeNext(a, e.scope)
@@ -268,7 +268,7 @@ func (ev SlotTried) apply(l *Ledger) {
 
 func (ev SlotReturned) apply(l *Ledger) {
 	e := l.pods[ev.UID]
-	if e == nil || e.stage != Claimed || !e.forGroup || e.account == nil {
+	if e == nil || e.stage != stageClaimed || !e.forGroup || e.account == nil {
 		return
 	}
 	woken := e.woken

@@ -232,7 +232,7 @@ func slotHistory(t rapid.TB, h *worlds.History) {
 		w.delete(pod)
 	}
 	a := w.ledger.byName[spreadKey]
-	if len(w.ledger.pods) != 0 || len(a.members) != 0 || len(a.live) != 0 || !a.nobodyWaits() || len(a.tally.Scopes()) != 0 || w.ledger.Counts() != (Counts{}) {
+	if len(w.ledger.pods) != 0 || len(a.members) != 0 || len(a.live) != 0 || !a.nobodyWaits() || len(a.tally.Scopes()) != 0 || w.ledger.Counts() != (podCounts{}) {
 		t.Errorf("something is left of pods that are gone: %d pods, %d members, %v live, %d lines, scopes %v, counts %v",
 			len(w.ledger.pods), len(a.members), a.live, len(a.waiting), a.tally.Scopes(), w.ledger.Counts())
 	}

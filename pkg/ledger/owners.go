@@ -250,7 +250,7 @@ func (l *Ledger) predecessorsRun(a *account) (run bool) {
 	}
 	for _, o := range l.owners.byKey[a.workload] {
 		if o.seen && o.object == nil {
-			o.walk(func(left *entry) { run = run || left.account == a && left.stage == Bound && !left.ending }, workload.LongestOwnerChain)
+			o.walk(func(left *entry) { run = run || left.account == a && left.stage == stageBound && !left.ending }, workload.LongestOwnerChain)
 		}
 	}
 	return run
@@ -261,8 +261,8 @@ func (l *Ledger) isUnresolved(e *entry) bool { return l.unresolved[e.pod.UID] !=
 
 // endWaitForNews ends a pod's wait for news.
 func (l *Ledger) endWaitForNews(e *entry) {
-	if e.search != nil && e.wait == ForNews {
+	if e.search != nil && e.wait == forNews {
 		delete(l.unresolved, e.pod.UID)
-		e.wait = ForCycle
+		e.wait = forCycle
 	}
 }

@@ -554,7 +554,7 @@ func TestADeletedSpreadLetsItsPodsGo(t *testing.T) {
 	w.spreadGone()
 	w.expectAwake("p0", "p1", "p2", "p3")
 	w.expectChoice(pods[3], "no spread")
-	if len(w.ledger.accounts) != 0 || len(w.ledger.byName) != 0 || len(w.ledger.perNamespace) != 0 || len(w.ledger.unresolved) != 0 || w.ledger.Counts() != (Counts{}) {
+	if len(w.ledger.accounts) != 0 || len(w.ledger.byName) != 0 || len(w.ledger.perNamespace) != 0 || len(w.ledger.unresolved) != 0 || w.ledger.Counts() != (podCounts{}) {
 		t.Error("the ledger keeps something of a spread that is gone")
 	}
 }

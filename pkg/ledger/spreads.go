@@ -216,14 +216,14 @@ func (l *Ledger) recount(e *entry) {
 		e.beginAgain()
 	}
 	switch {
-	case e.stage == Bound:
+	case e.stage == stageBound:
 		e.slot = slot
 		slot = l.classify(e)
 		e.slot = ""
-	case e.stage < Binding && indexOf(a.policy, slot) == subset.None:
-		e.stage, slot = Waiting, ""
-	case e.stage == Reserved:
-		e.stage = Claimed // its decision was made by the previous policy
+	case e.stage < stageBinding && indexOf(a.policy, slot) == subset.None:
+		e.stage, slot = stageWaiting, ""
+	case e.stage == stageReserved:
+		e.stage = stageClaimed // its decision was made by the previous policy
 	}
 	l.setSlots(e, slot, uncertain)
 }
@@ -285,7 +285,7 @@ func (l *Ledger) workloadNews(key Workload) {
 // wakeWaiting wakes pods that wait for news, and as many others as may be of use.
 func (l *Ledger) wakeWaiting(a *account) {
 	for _, e := range a.members {
-		if e.search != nil && e.stage <= Claimed && e.wait == ForNews {
+		if e.search != nil && e.stage <= stageClaimed && e.wait == forNews {
 			l.wake(e)
 		}
 	}

@@ -728,7 +728,7 @@ func (s *storm) check() {
 	if s.missed > 0 {
 		s.fatalf("an audit missed %d", s.missed)
 	}
-	var counts Counts
+	var counts podCounts
 	unresolved, members := 0, 0
 	for uid, e := range l.pods {
 		if p := s.pods[e.pod.Name]; p == nil || p.UID != uid {
@@ -740,14 +740,14 @@ func (s *storm) check() {
 		}
 		if l.isUnresolved(e) {
 			unresolved++
-			if e.account != nil || e.wait != ForNews {
+			if e.account != nil || e.wait != forNews {
 				s.fatalf("%s is unresolved and waits for %d", uid, e.wait)
 			}
 		}
-		if (e.search == nil) != (e.stage == Bound) {
+		if (e.search == nil) != (e.stage == stageBound) {
 			s.fatalf("%s is %s and has search %v", uid, e.stage, e.search)
 		}
-		if e.stage > Claimed && e.search != nil && e.list != nil {
+		if e.stage > stageClaimed && e.search != nil && e.list != nil {
 			s.fatalf("%s is %s and waits in a list", uid, e.stage)
 		}
 		if e.account == nil {
@@ -760,7 +760,7 @@ func (s *storm) check() {
 		if e.account.members[uid] != e || e.scope != e.account.scopeOf(e.pod) {
 			s.fatalf("%s is no member, or not of its scope", uid)
 		}
-		if p := s.pods[e.pod.Name]; e.stage <= Claimed && p != nil && !p.asked {
+		if p := s.pods[e.pod.Name]; e.stage <= stageClaimed && p != nil && !p.asked {
 			if in, counts := e.picked(); counts && in != subset.None && !e.holds().Has(in) {
 				s.fatalf("%s requires the nodes of subset %d, has not asked, and holds no slot there", uid, in)
 			}
@@ -768,7 +768,7 @@ func (s *storm) check() {
 		if e.ending && e.slot == "" {
 			continue
 		}
-		counts.Stages[e.stage]++
+		counts.stages[e.stage]++
 		if len(e.uncertain) > 0 {
 			counts.Uncertain++
 		}
@@ -778,7 +778,7 @@ func (s *storm) check() {
 	}
 	for name, pods := range l.unclassified {
 		for uid := range pods {
-			if e := l.pods[uid]; e == nil || e.stage != Bound || e.pod.Spec.NodeName != name {
+			if e := l.pods[uid]; e == nil || e.stage != stageBound || e.pod.Spec.NodeName != name {
 				s.fatalf("%s is unclassified", uid)
 			}
 		}
@@ -796,7 +796,7 @@ func (s *storm) check() {
 				if e.holds().Has(i) {
 					tally.Add(e.scope, i)
 				}
-				if _, picked := e.picked(); e.holds().Has(i) && (e.stage < Bound || e.record != nil) && (!picked || e.stage >= Binding || e.mayBeBoundIn(a.policy.Subsets[i].Name)) {
+				if _, picked := e.picked(); e.holds().Has(i) && (e.stage < stageBound || e.record != nil) && (!picked || e.stage >= stageBinding || e.mayBeBoundIn(a.policy.Subsets[i].Name)) {
 					firm.Add(e.scope, i) // a pick may put claims over the quota, and another scheduler its pods
 				}
 			}
@@ -941,8 +941,8 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 		}
 		return ""
 	}
-	if held := l.held(e).Reason != ""; held || e.wait == ForNews {
-		if e.wait == ForNews && !held && !l.hasTimer(e) { // otherwise it is woken within the time of observation
+	if held := l.held(e).Reason != ""; held || e.wait == forNews {
+		if e.wait == forNews && !held && !l.hasTimer(e) { // otherwise it is woken within the time of observation
 			return "the news is here"
 		}
 		return ""
@@ -950,11 +950,11 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 	a := e.account
 	kept, c := a.tally.Kept(e.scope), l.candidate(e)
 	switch e.wait {
-	case ForSlot:
+	case forSlot:
 		if len(e.uncertain) == 0 && a.policy.Admit(&a.plan, kept, c).Allowed() {
 			return "there is a slot"
 		}
-	case ForAnyNode:
+	case forAnyNode:
 		if len(e.uncertain) > 0 {
 			return "" // only it may use the slots that it holds; it is tried again when the outcome is known
 		}
@@ -967,7 +967,7 @@ func (s *storm) couldGo(p *stormPod, e *entry) string {
 				return "there is a slot and a node in " + a.policy.Subsets[i].Name
 			}
 		}
-	case ForNode:
+	case forNode:
 		claim := e.index()
 		if claim != subset.None && s.hasRoom(p, a.policy.Subsets[claim].Name) {
 			return "there is a node"
@@ -1007,9 +1007,9 @@ func (s *storm) isIllegible(p *stormPod, e *entry) string {
 	switch {
 	case p.gated && !subset.IsGated(p.Pod) && !p.held:
 		return "its gate is open, and it was not tried again"
-	case subset.IsGated(p.Pod) && e.wait == ForNode && !e.nominated && !s.ledger.hasTimer(e) && !p.held:
+	case subset.IsGated(p.Pod) && e.wait == forNode && !e.nominated && !s.ledger.hasTimer(e) && !p.held:
 		return "it waits for a node, and its gate is closed"
-	case subset.IsGated(p.Pod) && e.wait == ForAnyNode && !p.held:
+	case subset.IsGated(p.Pod) && e.wait == forAnyNode && !p.held:
 		for i := range a.policy.Subsets {
 			if a.policy.HasRoom(&a.plan, kept, i, c) {
 				return "there is a slot in which its gate could be opened"
@@ -1026,7 +1026,7 @@ func (s *storm) end() {
 	for _, p := range s.pods {
 		s.do(PodGone{UID: p.UID})
 	}
-	if s.ledger.Counts() != (Counts{}) {
+	if s.ledger.Counts() != (podCounts{}) {
 		s.fatalf("counts without pods: %+v", s.ledger.Counts())
 	}
 	for _, name := range []string{"web", "set", "second"} {

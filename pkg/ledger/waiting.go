@@ -48,10 +48,10 @@ func (a *account) line(scope string) *waitlist {
 // enqueue puts a claimed or waiting pod into its waitlist. It does nothing for a pod that is in one, or to which no other slot is of use.
 func (l *Ledger) enqueue(e *entry) {
 	a := e.account
-	if e.list != nil || a == nil || a.policy == nil || e.wait == ForNews {
+	if e.list != nil || a == nil || a.policy == nil || e.wait == forNews {
 		return
 	}
-	if e.wait != ForAnyNode {
+	if e.wait != forAnyNode {
 		if !l.isContent(e) {
 			a.line(e.scope).add(e)
 		}
@@ -108,7 +108,7 @@ func (w *waitlist) forgetIfEmpty() {
 
 // wake has the pod tried soon. Until its cycle a slot is kept for it, if there is one that it would take.
 func (l *Ledger) wake(e *entry) {
-	if e.stage > Claimed {
+	if e.stage > stageClaimed {
 		return
 	}
 	l.endWaitForNews(e)
@@ -119,8 +119,8 @@ func (l *Ledger) wake(e *entry) {
 			a.line(e.scope).add(e)
 		}
 	}
-	if e.wait != ForNextSubset {
-		e.wait = ForCycle
+	if e.wait != forNextSubset {
+		e.wait = forCycle
 	}
 	l.effects.Wake = append(l.effects.Wake, e.pod)
 }
@@ -284,7 +284,7 @@ func (l *Ledger) crowd(e *entry, taken subset.Mask) {
 			continue
 		}
 		for _, other := range a.members {
-			if other != e && other.stage == Claimed && other.scope == e.scope && other.index() == i {
+			if other != e && other.stage == stageClaimed && other.scope == e.scope && other.index() == i {
 				l.wake(other)
 			}
 		}
@@ -309,7 +309,7 @@ func (ev PodRefused) apply(l *Ledger) {
 
 // isOnItsWay is true if a slot is meant for the pod in its next cycle, or if the pod is a probe of its class.
 func (e *entry) isOnItsWay() bool {
-	return e.search != nil && e.account != nil && (e.woken || e.probeOf != nil && e.stage == Waiting && e.list == nil)
+	return e.search != nil && e.account != nil && (e.woken || e.probeOf != nil && e.stage == stageWaiting && e.list == nil)
 }
 
 // passTurn gives the turn of a pod to the next pod. The pod joins no waitlist before it has asked for a subset again: otherwise it would be woken
@@ -317,8 +317,8 @@ func (e *entry) isOnItsWay() bool {
 func (l *Ledger) passTurn(e *entry) {
 	wasWoken := e.woken
 	l.unwake(e)
-	if e.wait == ForNextSubset {
-		e.wait = ForCycle
+	if e.wait == forNextSubset {
+		e.wait = forCycle
 	}
 	if wasWoken {
 		l.wakeNext(e.account, e.scope)
@@ -328,7 +328,7 @@ func (l *Ledger) passTurn(e *entry) {
 
 func (ev ClusterChanged) apply(l *Ledger) {
 	e := l.pods[ev.UID]
-	if e == nil || e.search == nil || e.policy() == nil || e.wait != ForAnyNode && e.probeOf == nil {
+	if e == nil || e.search == nil || e.policy() == nil || e.wait != forAnyNode && e.probeOf == nil {
 		return
 	}
 	if l.change != ev.Change {

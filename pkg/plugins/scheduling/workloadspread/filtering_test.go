@@ -16,7 +16,7 @@ func TestAPodThatWasDeletedInTheQueueTakesNothing(t *testing.T) {
 	w := newWorld(t, 4)
 	w.spread(1, twoThenAny)
 	w.expectAnswer("WorkloadNotObserved: the pod is gone", podOf("rs-uid", "gone"))
-	w.expectStages(map[ledger.Stage]int{})
+	w.expectStages(map[string]int{})
 }
 
 func TestPreFilterTellsPostFilterWhichPodsHaveAsked(t *testing.T) {

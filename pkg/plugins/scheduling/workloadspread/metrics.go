@@ -70,8 +70,8 @@ func (c *ledgerCollector) DescribeWithStability(ch chan<- *metrics.Desc) {
 // CollectWithStability implements metrics.StableCollector.
 func (c *ledgerCollector) CollectWithStability(ch chan<- metrics.Metric) {
 	counts := query(c.book, (*ledger.Ledger).Counts)
-	for stage, n := range counts.Stages {
-		ch <- metrics.NewLazyConstMetric(slotsDesc, metrics.GaugeValue, float64(n), ledger.Stage(stage).String())
+	for stage, n := range counts.ByStage() {
+		ch <- metrics.NewLazyConstMetric(slotsDesc, metrics.GaugeValue, float64(n), stage)
 	}
 	ch <- metrics.NewLazyConstMetric(slotsDesc, metrics.GaugeValue, float64(counts.Uncertain), "uncertain")
 	ch <- metrics.NewLazyConstMetric(overQuotaDesc, metrics.GaugeValue, float64(counts.OverQuota))

@@ -81,9 +81,9 @@ func TestAPodThatEndsWhileItIsBeingReadHoldsNoSlot(t *testing.T) {
 				}
 				tc.read(t, w, stored, ended)
 				if tc.verb == "get" {
-					w.expectStages(map[ledger.Stage]int{})
+					w.expectStages(map[string]int{})
 				} else {
-					w.expectStages(map[ledger.Stage]int{ledger.Bound: 1})
+					w.expectStages(map[string]int{"bound": 1})
 				}
 			})
 		}
@@ -135,7 +135,7 @@ func TestATakeOverWaitsUnlessTheLeaseProvesThatItNeedNot(t *testing.T) {
 				if waited := time.Since(began); waited != tc.want {
 					t.Errorf("waited %s, want %s", waited, tc.want)
 				}
-				if got, want := query(w.book, (*ledger.Ledger).Counts).Stages[ledger.Bound], map[bool]int{false: 1, true: 2}[tc.bound]; got != want {
+				if got, want := w.stages()["bound"], map[bool]int{false: 1, true: 2}[tc.bound]; got != want {
 					t.Errorf("%d bound pods are counted, want %d", got, want)
 				}
 				// Each time it lists the pods with a node, and those without.
@@ -180,7 +180,7 @@ func TestATakeOverReadsWholeOnlyThePodsThatItHasNotSeenBound(t *testing.T) {
 	if want := []string{"late", "replaced", "unseen"}; !slices.Equal(read, want) {
 		t.Errorf("read whole: %v, want %v", read, want)
 	}
-	w.expectStages(map[ledger.Stage]int{ledger.Bound: 3})
+	w.expectStages(map[string]int{"bound": 3})
 }
 
 // storage is the storage of an API server, as a take-over reads it.
@@ -390,7 +390,7 @@ func TestATakeOverReadsManyNamespacesAtOnce(t *testing.T) {
 			if want := map[string]int{"spec.nodeName!=," + unended: lists, "spec.nodeName=," + unended: lists}; !maps.Equal(sent, want) {
 				t.Errorf("lists %v, want %v", sent, want)
 			}
-			if bound := query(w.book, (*ledger.Ledger).Counts).Stages[ledger.Bound]; bound != n {
+			if bound := w.stages()["bound"]; bound != n {
 				t.Errorf("%d bound pods, want %d", bound, n)
 			}
 		})

@@ -231,13 +231,19 @@ func (w *world) expectAwake(want ...string) {
 	w.awake = nil
 }
 
+// stages are how many pods are in each stage.
+func (w *world) stages() map[string]int {
+	counts := query(w.book, (*ledger.Ledger).Counts)
+	return counts.ByStage()
+}
+
 // expectStages compares how many pods hold a slot in each stage.
-func (w *world) expectStages(want map[ledger.Stage]int) {
+func (w *world) expectStages(want map[string]int) {
 	w.t.Helper()
-	got := map[ledger.Stage]int{}
-	for stage, n := range query(w.book, (*ledger.Ledger).Counts).Stages {
+	got := map[string]int{}
+	for stage, n := range w.stages() {
 		if n > 0 {
-			got[ledger.Stage(stage)] = n
+			got[stage] = n
 		}
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
