@@ -195,9 +195,9 @@ func TestACycleGivesUpWhenEvictionsFail(t *testing.T) {
 		// want are the results of the first three evictions.
 		want map[cycle.Result]bool
 	}{
-		"a webhook that is not there": {"127.0.0.1:1", map[cycle.Result]bool{cycle.Failed: true}},
+		"a webhook that is not there": {"127.0.0.1:1", map[cycle.Result]bool{"Failed": true}},
 		// Either the API server or the descheduler ends the request first.
-		"a webhook that does not answer": {silent.Addr().String(), map[cycle.Result]bool{cycle.Failed: true, cycle.Unanswered: true}},
+		"a webhook that does not answer": {silent.Addr().String(), map[cycle.Result]bool{"Failed": true, "Unanswered": true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := newNamespace(t)
@@ -220,11 +220,11 @@ func TestACycleGivesUpWhenEvictionsFail(t *testing.T) {
 			for result := range tc.want {
 				broken += got[result]
 			}
-			if broken != 3 || got[cycle.Tripped] != 2 {
+			if broken != 3 || got["Tripped"] != 2 {
 				t.Errorf("evictions ended as %v", got)
 			}
 			watch.expect(t, 0)
-			if moves := spreadStatus(t, ns).Moves; got[cycle.Unanswered] == 0 && len(moves) != 0 {
+			if moves := spreadStatus(t, ns).Moves; got["Unanswered"] == 0 && len(moves) != 0 {
 				t.Errorf("the status remembers %+v", moves)
 			}
 
@@ -294,7 +294,7 @@ func TestAnEvictionWhoseAnswerIsLostCounts(t *testing.T) {
 		return nil
 	})
 	report, err := descheduleOnce(t, policy, lost, func(o *descheduler.Options) { o.EvictionTimeout = time.Second })
-	if got := results(report); descheduler.ExitCode(err) != descheduler.ExitNothingEvicted || got[cycle.Unanswered] != 2 || len(got) != 1 {
+	if got := results(report); descheduler.ExitCode(err) != descheduler.ExitNothingEvicted || got["Unanswered"] != 2 || len(got) != 1 {
 		t.Fatalf("exit code %d, %v: %v", descheduler.ExitCode(err), got, err)
 	}
 	if n := watch.count(); n != 2 {

@@ -79,7 +79,7 @@ func TestAPodThatIsBoundMeanwhileStays(t *testing.T) {
 		expectLayout(t, ns, "a=1")
 		bound = true
 	}))
-	if !bound || len(moved) != 1 || moved[0].Result != cycle.Changed {
+	if !bound || len(moved) != 1 || moved[0].Result != "Changed" {
 		t.Errorf("the pod was bound: %t, and its eviction: %+v", bound, moved)
 	}
 	expectLayout(t, ns, "a=1")
@@ -111,7 +111,7 @@ func TestAnotherPodOfTheSameNameStays(t *testing.T) {
 			return "", nil
 		})
 	}))
-	if len(moved) != 1 || !deleted[moved[0].Pod] || moved[0].Result != cycle.Changed {
+	if len(moved) != 1 || !deleted[moved[0].Pod] || moved[0].Result != "Changed" {
 		t.Fatalf("got %+v", moved)
 	}
 	replacement, err := the.Client.CoreV1().Pods(ns).Get(t.Context(), moved[0].Pod, metav1.GetOptions{})
@@ -294,7 +294,7 @@ func TestSeveralSpreadsShareABudget(t *testing.T) {
 			t.Fatalf("round %d: moved %+v, kept %v", round, moved, kept)
 		}
 		for i := range moved {
-			if moved[i].Result != cycle.Evicted {
+			if moved[i].Result != "Evicted" {
 				t.Errorf("round %d: %+v", round, moved[i])
 			}
 			if i > 0 && moved[i].Spread < moved[i-1].Spread {
@@ -332,7 +332,7 @@ func TestTheRoomOfAPodThatMayStayIsNotGivenAway(t *testing.T) {
 		t.Fatalf("exit code %d (%v), %+v", code, err, report.Lines)
 	}
 	for _, line := range report.Lines {
-		if line.Spread == "first" && line.Result != cycle.Refused || line.Spread == "second" && line.Reason != v1beta1.ReasonNoRoom {
+		if line.Spread == "first" && line.Result != "Refused" || line.Spread == "second" && line.Reason != v1beta1.ReasonNoRoom {
 			t.Errorf("got %+v", line)
 		}
 	}
@@ -343,7 +343,7 @@ func TestTheRoomOfAPodThatMayStayIsNotGivenAway(t *testing.T) {
 	}
 	for _, spread := range []string{"first", "second"} {
 		moved, _ := mustDeschedule(t, policy)
-		if len(moved) != 1 || moved[0].Spread != spread || moved[0].Result != cycle.Evicted {
+		if len(moved) != 1 || moved[0].Spread != spread || moved[0].Result != "Evicted" {
 			t.Errorf("%s should move: %+v", spread, moved)
 		}
 		atRest(t, ns, 2)

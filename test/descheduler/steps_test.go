@@ -251,7 +251,7 @@ func mustDeschedule(t *testing.T, policy string, change ...func(*descheduler.Opt
 	}
 	kept = map[v1beta1.Reason]int{}
 	for _, line := range report.Lines {
-		if line.Verdict == cycle.Moved {
+		if line.Verdict == "Move" {
 			moved = append(moved, line)
 		} else {
 			kept[line.Reason]++

@@ -18,7 +18,6 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	policyv1beta1 "github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 	"github.com/berth-project/berth/pkg/descheduler"
-	"github.com/berth-project/berth/pkg/descheduler/cycle"
 	"github.com/berth-project/berth/test/harness"
 )
 
@@ -114,7 +113,7 @@ spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 0, replaceFirst: {ma
 			t.Fatalf("one cycle asked for %d pods under a budget that replaces %d at a time", len(moved), atATime)
 		}
 		for _, line := range moved {
-			if line.Result != cycle.ReplacedFirst && line.Result != cycle.Evicted { // there is room as soon as a new pod is ready
+			if line.Result != "ReplacedFirst" && line.Result != "Evicted" { // there is room as soon as a new pod is ready
 				t.Errorf("pod %s: %s", line.Pod, line.Result)
 			}
 		}
@@ -176,7 +175,7 @@ func TestOnePodComesHomeForOneFreePlace(t *testing.T) {
 	for home := 1; home <= 3; home++ {
 		pool(t, ns, "a", "1")
 		moved, kept := mustDeschedule(t, policy)
-		if len(moved) != 1 || moved[0].Result != cycle.Evicted || kept[v1beta1.ReasonNoRoom] != 20-home {
+		if len(moved) != 1 || moved[0].Result != "Evicted" || kept[v1beta1.ReasonNoRoom] != 20-home {
 			t.Fatalf("with room for one: moved %+v, kept %v", moved, kept)
 		}
 		expectLayout(t, ns, fmt.Sprintf("a=%d b=%d", home, 20-home))
@@ -371,7 +370,7 @@ func TestDryRunsChangeNothing(t *testing.T) {
 	serverDryRun := func(o *descheduler.Options) { o.ServerDryRun = true }
 	for name, dryRun := range map[string]func(*descheduler.Options){"client": clientDryRun, "server": serverDryRun} {
 		moved, _ := mustDeschedule(t, policyOf(ns, enforce, "settleTime: 0s, maxUnavailable: 100%"), dryRun)
-		if len(moved) != 2 || moved[0].Result != cycle.WouldEvict {
+		if len(moved) != 2 || moved[0].Result != "WouldEvict" {
 			t.Errorf("the dry run of the %s shows %+v", name, moved)
 		}
 	}

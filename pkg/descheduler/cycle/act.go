@@ -131,7 +131,7 @@ func (c *Cycle) Run(ctx context.Context, strategy Strategy) error {
 }
 
 func (s *spread) noteHeld(strategy *Strategy, held moves.Held) {
-	line := Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, From: s.name(held.From), Verdict: Kept, Reason: held.Reason}
+	line := Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, From: s.name(held.From), Verdict: verdictKept, Reason: held.Reason}
 	if held.Pod != nil {
 		line.Pod, line.Node = held.Pod.Name, held.Pod.NodeName
 	}
@@ -202,25 +202,25 @@ func (c *Cycle) evictAll(ctx context.Context, strategy *Strategy, s *spread, dec
 		pod := s.pods[move.Pod.UID]
 		err := strategy.Evictor.Evict(ctx, pod, podevictions.EvictOptions{StrategyName: strategy.Name, Reason: string(move.Reason)})
 		result := resultOf(err)
-		if result == Evicted && c.world.options.DryRun {
-			result = WouldEvict
+		if result == resultEvicted && c.world.options.DryRun {
+			result = resultWouldEvict
 		}
 		from, to := s.name(move.From), s.name(move.To)
 		s.note(Line{Strategy: strategy.Name, Namespace: s.object.Namespace, Spread: s.object.Name, Pod: pod.Name, Node: pod.Spec.NodeName, From: from, To: to,
-			Verdict: Moved, Reason: move.Reason, Result: result})
+			Verdict: verdictMoved, Reason: move.Reason, Result: result})
 		logger := klog.FromContext(ctx).WithValues("pod", klog.KObj(pod), "workloadspread", klog.KObj(s.object), "from", from, "to", to, "reason", move.Reason)
 		switch result {
-		case Evicted:
+		case resultEvicted:
 			logger.Info("Evicted a pod")
 			c.tell(ctx, s, pod, move)
-		case WouldEvict:
+		case resultWouldEvict:
 			logger.Info("Would evict a pod, if this were no dry run")
-		case Unanswered: // it counts as gone, as if the process had ended here
+		case resultUnanswered: // it counts as gone, as if the process had ended here
 			logger.Info("An eviction got no answer; the pod counts as gone for a while", "err", err)
-		case ReplacedFirst: // the new pod counts by itself
+		case resultReplacedFirst: // the new pod counts by itself
 			logger.Info("A pod is replaced before it goes")
 			failed = append(failed, *move)
-		case Refused:
+		case resultRefused:
 			c.budgets.close(ctx, pod)
 			fallthrough
 		default:

@@ -84,7 +84,7 @@ func TestWhatBecomesOfADecisionOnASpreadThatHasChanged(t *testing.T) {
 			}
 			var got []v1beta1.Reason
 			for _, line := range s.lines {
-				if line.Pod != "a-0" || line.Node != "node-a" || line.From != "a" || line.Verdict != Kept {
+				if line.Pod != "a-0" || line.Node != "node-a" || line.From != "a" || line.Verdict != verdictKept {
 					t.Errorf("line %+v", line)
 				}
 				got = append(got, line.Reason)
@@ -145,7 +145,7 @@ func resultsOf(s *spread) (all []string) {
 func TestADryRunDoesNotSayThatItEvicts(t *testing.T) {
 	for _, dryRun := range []bool{true, false} {
 		c, s := acting(t, Options{DryRun: dryRun}, 2)
-		refused := &Error{Result: Refused, Err: errors.New("a budget")}
+		refused := &evictionError{Result: resultRefused, Err: errors.New("a budget")}
 		if err := c.act(t.Context(), &Strategy{Name: "Some", Evictor: answering{"a-1": refused}}, s, moveOf(s, 0, 1)); err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +162,7 @@ func TestADryRunDoesNotSayThatItEvicts(t *testing.T) {
 func TestARefusedEvictionIsTakenBack(t *testing.T) {
 	c, s := acting(t, Options{}, 3)
 	c.budgets = disruptionBudget(5, nil)
-	refused := &Error{Result: Refused, Err: errors.New("a budget")}
+	refused := &evictionError{Result: resultRefused, Err: errors.New("a budget")}
 	if err := c.act(t.Context(), &Strategy{Name: "Some", Evictor: answering{"a-1": refused}}, s, moveOf(s, 0, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestARefusedEvictionIsTakenBack(t *testing.T) {
 // strategy of the cycle writes.
 func TestAnUnansweredEvictionStaysInTheRecord(t *testing.T) {
 	c, s := acting(t, Options{}, 3)
-	unanswered := &Error{Result: Unanswered, Err: errors.New("no answer")}
+	unanswered := &evictionError{Result: resultUnanswered, Err: errors.New("no answer")}
 	strategy := &Strategy{Name: "Some", Evictor: answering{"a-0": unanswered}}
 	for _, pod := range []int{0, 1} {
 		if err := c.act(t.Context(), strategy, s, moveOf(s, pod)); err != nil {
@@ -214,11 +214,11 @@ func TestTheBrakeOverAllSpreads(t *testing.T) {
 		if err := c.Run(t.Context(), Strategy{Name: "Some", Evictor: answering{}, Decide: decide}); err != nil {
 			t.Fatal(err)
 		}
-		verdicts := map[Verdict]int{}
+		verdicts := map[verdict]int{}
 		for _, line := range c.report.Lines {
 			verdicts[line.Verdict]++
 		}
-		if want := map[bool]int{true: leastBrake, false: leastBrake + 50}[runs]; verdicts[Moved] != want || verdicts[Moved]+verdicts[Kept] != len(c.spreads) {
+		if want := map[bool]int{true: leastBrake, false: leastBrake + 50}[runs]; verdicts[verdictMoved] != want || verdicts[verdictMoved]+verdicts[verdictKept] != len(c.spreads) {
 			t.Errorf("running %v: %v", runs, verdicts)
 		}
 	}

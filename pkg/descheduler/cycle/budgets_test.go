@@ -206,14 +206,14 @@ func TestACycleTakesFromABudgetWhatItHas(t *testing.T) {
 
 // Strategies of the framework evict by themselves, and the budgets of the look count that.
 func TestEvictionsOfOthersCount(t *testing.T) {
-	for result, want := range map[Result]bool{Evicted: false, Unanswered: false, Refused: false, Changed: true, Failed: true} {
+	for result, want := range map[Result]bool{resultEvicted: false, resultUnanswered: false, resultRefused: false, resultChanged: true, resultFailed: true} {
 		c := &Cycle{budgets: unavailableBudget(1, nil)}
 		(&World{current: c}).Settle(t.Context(), podNamed("1", true), result)
 		if got := c.Spares(podNamed("2", true)); got != want {
 			t.Errorf("after %s: another pod may go: %t, want %t", result, got, want)
 		}
 	}
-	(&World{}).Settle(t.Context(), podNamed("1", true), Evicted) // before the first look
+	(&World{}).Settle(t.Context(), podNamed("1", true), resultEvicted) // before the first look
 }
 
 // Case 22: bare pods are never evicted; that a pod is young or has local storage is no reason of ours.

@@ -34,8 +34,8 @@ type GuardOptions struct {
 	Settled func(ctx context.Context, pod *corev1.Pod, result Result)
 }
 
-// Tally of the evictions of a cycle.
-type Tally struct {
+// tally of the evictions of a cycle.
+type tally struct {
 	// Attempted are those that ended as Evicted, Refused, Forbidden, Failed or Unanswered.
 	Attempted int
 	// Succeeded are those that ended as Evicted.
@@ -50,7 +50,7 @@ type Client struct {
 
 	mu      sync.Mutex
 	intents map[types.NamespacedName]*intent
-	tally   Tally
+	tally   tally
 	failing int
 	// ahead is true if evictions are sent before the framework is told of them, with this grace period in seconds.
 	ahead       bool
@@ -75,12 +75,12 @@ func NewClient(client kubernetes.Interface, options GuardOptions) *Client {
 func (c *Client) BeginCycle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.tally, c.failing = Tally{}, 0
+	c.tally, c.failing = tally{}, 0
 	clear(c.intents)
 }
 
 // Tally of the cycle so far.
-func (c *Client) Tally() Tally {
+func (c *Client) Tally() tally {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.tally
@@ -108,7 +108,7 @@ func (c *Client) evict(ctx context.Context, eviction *policyv1.Eviction) error {
 	c.mu.Unlock()
 	switch {
 	case !intended:
-		return &Error{Unintended, fmt.Errorf("eviction of %s without a pod that is meant", key)}
+		return &evictionError{resultUnintended, fmt.Errorf("eviction of %s without a pod that is meant", key)}
 	case meant.done:
 		return meant.err
 	}
@@ -122,7 +122,7 @@ func (c *Client) carryOut(ctx context.Context, eviction *policyv1.Eviction, mean
 	tripped := c.options.TripAfter > 0 && c.failing >= c.options.TripAfter
 	c.mu.Unlock()
 	if tripped {
-		meant.err, meant.done = &Error{Tripped, fmt.Errorf("%d evictions in a row have failed", c.options.TripAfter)}, true
+		meant.err, meant.done = &evictionError{resultTripped, fmt.Errorf("%d evictions in a row have failed", c.options.TripAfter)}, true
 		return meant.err
 	}
 	err := c.send(ctx, eviction, meant)
@@ -133,7 +133,7 @@ func (c *Client) carryOut(ctx context.Context, eviction *policyv1.Eviction, mean
 		c.tally.Attempted++
 	}
 	switch {
-	case result == Evicted:
+	case result == resultEvicted:
 		c.tally.Succeeded++
 		c.failing = 0
 	case result.broken():
@@ -143,7 +143,7 @@ func (c *Client) carryOut(ctx context.Context, eviction *policyv1.Eviction, mean
 	}
 	meant.done = true
 	if err != nil {
-		meant.err = &Error{result, err}
+		meant.err = &evictionError{result, err}
 		return meant.err
 	}
 	return nil
@@ -197,8 +197,8 @@ func (c *Client) EventsV1() typedeventsv1.EventsV1Interface {
 	return c.Interface.EventsV1()
 }
 
-// ErrNeverDeletes is the answer to whoever deletes a pod through the client.
-var ErrNeverDeletes = errors.New("a descheduler evicts pods and never deletes them")
+// errNeverDeletes is the answer to whoever deletes a pod through the client.
+var errNeverDeletes = errors.New("a descheduler evicts pods and never deletes them")
 
 // CoreV1 implements kubernetes.Interface with pods that cannot be deleted.
 func (c *Client) CoreV1() typedcorev1.CoreV1Interface { return core{c.Interface.CoreV1(), c} }
@@ -220,13 +220,13 @@ type pods struct {
 
 // Delete implements PodInterface: it never does.
 func (pods) Delete(ctx context.Context, name string, _ metav1.DeleteOptions) error {
-	klog.FromContext(ctx).Error(ErrNeverDeletes, "Refused to delete a pod", "name", name)
-	return ErrNeverDeletes
+	klog.FromContext(ctx).Error(errNeverDeletes, "Refused to delete a pod", "name", name)
+	return errNeverDeletes
 }
 
 // DeleteCollection implements PodInterface: it never does.
 func (pods) DeleteCollection(context.Context, metav1.DeleteOptions, metav1.ListOptions) error {
-	return ErrNeverDeletes
+	return errNeverDeletes
 }
 
 // EvictV1 implements PodInterface.

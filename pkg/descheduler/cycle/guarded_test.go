@@ -144,8 +144,8 @@ func TestEvictionsMeanOnePod(t *testing.T) {
 
 func TestResultsKeepTheirType(t *testing.T) {
 	for code, want := range map[int]Result{
-		http.StatusCreated: Evicted, http.StatusTooManyRequests: Refused, http.StatusForbidden: Forbidden, http.StatusConflict: Changed,
-		http.StatusNotFound: Gone, http.StatusInternalServerError: Failed, http.StatusServiceUnavailable: Failed, http.StatusGatewayTimeout: Unanswered,
+		http.StatusCreated: resultEvicted, http.StatusTooManyRequests: resultRefused, http.StatusForbidden: resultForbidden, http.StatusConflict: resultChanged,
+		http.StatusNotFound: resultGone, http.StatusInternalServerError: resultFailed, http.StatusServiceUnavailable: resultFailed, http.StatusGatewayTimeout: resultUnanswered,
 	} {
 		s := newServer(t)
 		s.code = code
@@ -155,7 +155,7 @@ func TestResultsKeepTheirType(t *testing.T) {
 	}
 	s := newServer(t)
 	s.code, s.retryAfter, s.overloaded = http.StatusTooManyRequests, "1", true
-	if got := resultOf(evict(t.Context(), clientOf(t, s, GuardOptions{}), pod("n"))); got != Failed || s.requests.Load() != 1 {
+	if got := resultOf(evict(t.Context(), clientOf(t, s, GuardOptions{}), pod("n"))); got != resultFailed || s.requests.Load() != 1 {
 		t.Errorf("an API server with too much to do is %s after %d requests", got, s.requests.Load())
 	}
 	s = newServer(t)
@@ -182,13 +182,13 @@ func TestEvictionsCanBeSentAhead(t *testing.T) {
 		t.Errorf("%d requests; delete options (-want +got):\n%s", s.requests.Load(), diff)
 	}
 	s.code = http.StatusTooManyRequests
-	if got := resultOf(evict(t.Context(), c, pod("n"))); got != Refused || s.requests.Load() != 2 {
+	if got := resultOf(evict(t.Context(), c, pod("n"))); got != resultRefused || s.requests.Load() != 2 {
 		t.Errorf("refused: got %s after %d requests", got, s.requests.Load())
 	}
-	if diff := cmp.Diff(Tally{Attempted: 2, Succeeded: 1}, c.Tally()); diff != "" {
+	if diff := cmp.Diff(tally{Attempted: 2, Succeeded: 1}, c.Tally()); diff != "" {
 		t.Errorf("tally (-want +got):\n%s", diff)
 	}
-	if err := c.PolicyV1().Evictions("ns").Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-0"}}); resultOf(err) != Unintended {
+	if err := c.PolicyV1().Evictions("ns").Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-0"}}); resultOf(err) != resultUnintended {
 		t.Errorf("an eviction that nobody means: %v", err)
 	}
 }
@@ -199,13 +199,13 @@ func TestAnEvictionIsSentOnceAndHasADeadline(t *testing.T) {
 	s := newServer(t)
 	s.code, s.retryAfter = http.StatusTooManyRequests, "10"
 	began := time.Now()
-	if got := resultOf(evict(t.Context(), clientOf(t, s, GuardOptions{}), pod("n"))); got != Refused || s.requests.Load() != 1 || time.Since(began) > 5*time.Second {
+	if got := resultOf(evict(t.Context(), clientOf(t, s, GuardOptions{}), pod("n"))); got != resultRefused || s.requests.Load() != 1 || time.Since(began) > 5*time.Second {
 		t.Errorf("got %s after %d requests and %s", got, s.requests.Load(), time.Since(began))
 	}
 	s = newServer(t)
 	s.code = 0
 	began = time.Now()
-	if got := resultOf(evict(t.Context(), clientOf(t, s, GuardOptions{Timeout: 50 * time.Millisecond}), pod("n"))); got != Unanswered || time.Since(began) > 5*time.Second {
+	if got := resultOf(evict(t.Context(), clientOf(t, s, GuardOptions{Timeout: 50 * time.Millisecond}), pod("n"))); got != resultUnanswered || time.Since(began) > 5*time.Second {
 		t.Errorf("without an answer: got %s after %s", got, time.Since(began))
 	}
 }
@@ -222,17 +222,17 @@ func TestAfterTooManyFailuresNoMoreAreSentInTheCycle(t *testing.T) {
 	for _, code := range []int{500, 500, 429, 500, 504, 500, 201, 201} {
 		got = append(got, try(code))
 	}
-	if diff := cmp.Diff([]Result{Failed, Failed, Refused, Failed, Unanswered, Failed, Tripped, Tripped}, got); diff != "" {
+	if diff := cmp.Diff([]Result{resultFailed, resultFailed, resultRefused, resultFailed, resultUnanswered, resultFailed, resultTripped, resultTripped}, got); diff != "" {
 		t.Errorf("results (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(Tally{Attempted: 6}, c.Tally()); diff != "" {
+	if diff := cmp.Diff(tally{Attempted: 6}, c.Tally()); diff != "" {
 		t.Errorf("tally (-want +got):\n%s", diff)
 	}
 	c.BeginCycle()
-	if got := try(201); got != Evicted {
+	if got := try(201); got != resultEvicted {
 		t.Errorf("in the next cycle: %s", got)
 	}
-	if diff := cmp.Diff(Tally{Attempted: 1, Succeeded: 1}, c.Tally()); diff != "" {
+	if diff := cmp.Diff(tally{Attempted: 1, Succeeded: 1}, c.Tally()); diff != "" {
 		t.Errorf("tally of the next cycle (-want +got):\n%s", diff)
 	}
 }
@@ -255,7 +255,7 @@ func TestTheResultOfEachEvictionIsTold(t *testing.T) {
 func TestASilentDryRunSendsNothing(t *testing.T) {
 	s := newServer(t)
 	c := clientOf(t, s, GuardOptions{DryRun: true, Silent: true})
-	if err := evict(t.Context(), c, pod("n")); err != nil || s.requests.Load() != 0 || c.Tally() != (Tally{Attempted: 1, Succeeded: 1}) {
+	if err := evict(t.Context(), c, pod("n")); err != nil || s.requests.Load() != 0 || c.Tally() != (tally{Attempted: 1, Succeeded: 1}) {
 		t.Errorf("%d requests, tally %+v: %v", s.requests.Load(), c.Tally(), err)
 	}
 }
@@ -282,21 +282,21 @@ func TestNothingElseEndsAPod(t *testing.T) {
 	}
 	nameless := pod("n")
 	nameless.UID = ""
-	if got := resultOf(evict(ctx, c, nameless)); got != Unintended {
+	if got := resultOf(evict(ctx, c, nameless)); got != resultUnintended {
 		t.Errorf("without a UID: %s", got)
 	}
 }
 
 // A budget that has a new pod made first refuses as any, and says so in the cause.
 func TestARefusalSaysThatThePodIsReplacedFirst(t *testing.T) {
-	for message, want := range map[string]Result{"ReplacedFirst: a new pod is made first": ReplacedFirst, "BudgetExhausted: ReplacedFirst: no": Refused, "": Refused} {
+	for message, want := range map[string]Result{"ReplacedFirst: a new pod is made first": resultReplacedFirst, "BudgetExhausted: ReplacedFirst: no": resultRefused, "": resultRefused} {
 		err := apierrors.NewTooManyRequests("no", 0)
 		err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause, Message: message}}
 		if got := classify(err); got != want {
 			t.Errorf("%q: got %s, want %s", message, got, want)
 		}
 	}
-	if ReplacedFirst.attempted() {
+	if resultReplacedFirst.attempted() {
 		t.Error("a cycle that only has pods replaced first ends as one that could evict none")
 	}
 }

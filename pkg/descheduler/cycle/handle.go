@@ -69,7 +69,7 @@ func (e evictor) Evict(ctx context.Context, pod *corev1.Pod, opts podevictions.E
 
 func (e evictor) evict(ctx context.Context, pod *corev1.Pod, opts podevictions.EvictOptions) error {
 	if pod.UID == "" {
-		return &Error{Unintended, fmt.Errorf("pod %s/%s has no UID", pod.Namespace, pod.Name)}
+		return &evictionError{resultUnintended, fmt.Errorf("pod %s/%s has no UID", pod.Namespace, pod.Name)}
 	}
 	meant := e.client.intend(pod)
 	e.client.sendAhead(ctx, pod, meant, opts)

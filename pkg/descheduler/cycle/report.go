@@ -12,14 +12,14 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
-// Verdict on a pod.
-type Verdict string
+// verdict on a pod.
+type verdict string
 
 const (
-	// Moved pods were evicted, or would have been.
-	Moved Verdict = "Move"
-	// Kept pods should be elsewhere and stay.
-	Kept Verdict = "Keep"
+	// verdictMoved pods were evicted, or would have been.
+	verdictMoved verdict = "Move"
+	// verdictKept pods should be elsewhere and stay.
+	verdictKept verdict = "Keep"
 )
 
 // Line is one decision of a cycle.
@@ -34,7 +34,7 @@ type Line struct {
 	// From and To are subsets. Empty for none.
 	From    string         `json:"from,omitempty"`
 	To      string         `json:"to,omitempty"`
-	Verdict Verdict        `json:"verdict"`
+	Verdict verdict        `json:"verdict"`
 	Reason  v1beta1.Reason `json:"reason"`
 	// Until is when to look again. Nil if that is not known.
 	Until *time.Time `json:"until,omitempty"`

@@ -13,8 +13,8 @@ import (
 func TestReports(t *testing.T) {
 	until := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	r := &Report{Lines: []Line{
-		{Strategy: "RebalanceToPreferredSubset", Namespace: "ns", Spread: "web", Pod: "web-1", Node: "node-7", From: "b", To: "a", Verdict: Moved, Reason: v1beta1.ReasonEarlierSubsetHasRoom, Result: Evicted},
-		{Strategy: "RebalanceToPreferredSubset", Namespace: "ns", Spread: "web", Verdict: Kept, Reason: v1beta1.ReasonCoolingDown, Until: &until},
+		{Strategy: "RebalanceToPreferredSubset", Namespace: "ns", Spread: "web", Pod: "web-1", Node: "node-7", From: "b", To: "a", Verdict: verdictMoved, Reason: v1beta1.ReasonEarlierSubsetHasRoom, Result: resultEvicted},
+		{Strategy: "RebalanceToPreferredSubset", Namespace: "ns", Spread: "web", Verdict: verdictKept, Reason: v1beta1.ReasonCoolingDown, Until: &until},
 	}}
 	var table, object, nothing strings.Builder
 	for _, err := range []error{r.WriteTable(&table), r.WriteJSON(&object), newReport().WriteJSON(&nothing)} {

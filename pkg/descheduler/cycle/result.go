@@ -15,83 +15,83 @@ import (
 type Result string
 
 const (
-	// Evicted: the API server has accepted it. In a dry run the client returns it too.
-	Evicted Result = "Evicted"
-	// WouldEvict: it is a dry run, and nothing speaks against the eviction. Reports say so in place of Evicted.
-	WouldEvict Result = "WouldEvict"
-	// Refused: a PodDisruptionBudget or PodUnavailableBudget has no room (429 with their cause).
-	Refused Result = "Refused"
-	// ReplacedFirst: a PodUnavailableBudget has no room, and has a new pod made. Then it evicts this one.
-	ReplacedFirst Result = "ReplacedFirst"
-	// Forbidden: the API server or a webhook of somebody else does not allow it (403).
-	Forbidden Result = "Forbidden"
-	// Changed: another pod has the name, or the pending pod was bound or changed since (409).
-	Changed Result = "Changed"
-	// Gone: there is no such pod (404).
-	Gone Result = "Gone"
-	// Failed: the API server or a webhook has answered with an error, and has not evicted the pod. So it is if it has
+	// resultEvicted: the API server has accepted it. In a dry run the client returns it too.
+	resultEvicted Result = "Evicted"
+	// resultWouldEvict: it is a dry run, and nothing speaks against the eviction. Reports say so in place of Evicted.
+	resultWouldEvict Result = "WouldEvict"
+	// resultRefused: a PodDisruptionBudget or PodUnavailableBudget has no room (429 with their cause).
+	resultRefused Result = "Refused"
+	// resultReplacedFirst: a PodUnavailableBudget has no room, and has a new pod made. Then it evicts this one.
+	resultReplacedFirst Result = "ReplacedFirst"
+	// resultForbidden: the API server or a webhook of somebody else does not allow it (403).
+	resultForbidden Result = "Forbidden"
+	// resultChanged: another pod has the name, or the pending pod was bound or changed since (409).
+	resultChanged Result = "Changed"
+	// resultGone: there is no such pod (404).
+	resultGone Result = "Gone"
+	// resultFailed: the API server or a webhook has answered with an error, and has not evicted the pod. So it is if it has
 	// too much to do (429 alone).
-	Failed Result = "Failed"
-	// Unanswered: there was no answer, or none in time. The pod may be gone.
-	Unanswered Result = "Unanswered"
-	// Tripped: it was not sent, because too many before it have failed in this cycle.
-	Tripped Result = "Tripped"
-	// Unintended: it was not sent, because no plugin has said which pod is meant.
-	Unintended Result = "Unintended"
+	resultFailed Result = "Failed"
+	// resultUnanswered: there was no answer, or none in time. The pod may be gone.
+	resultUnanswered Result = "Unanswered"
+	// resultTripped: it was not sent, because too many before it have failed in this cycle.
+	resultTripped Result = "Tripped"
+	// resultUnintended: it was not sent, because no plugin has said which pod is meant.
+	resultUnintended Result = "Unintended"
 )
 
 // attempted is true for results of evictions of which something was wanted and that count as a success or a failure. A
 // pod that has changed, is gone or is replaced first needs no eviction any more.
 func (r Result) attempted() bool {
-	return r == Evicted || r == Refused || r == Forbidden || r.broken()
+	return r == resultEvicted || r == resultRefused || r == resultForbidden || r.broken()
 }
 
 // broken is true for results that say something of the API server and nothing of the pod.
-func (r Result) broken() bool { return r == Failed || r == Unanswered }
+func (r Result) broken() bool { return r == resultFailed || r == resultUnanswered }
 
-// Error is a result other than Evicted.
-type Error struct {
+// evictionError is a result other than Evicted.
+type evictionError struct {
 	Result Result
 	Err    error
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Result, e.Err) }
+func (e *evictionError) Error() string { return fmt.Sprintf("%s: %v", e.Result, e.Err) }
 
 // Unwrap is the answer of the API server.
-func (e *Error) Unwrap() error { return e.Err }
+func (e *evictionError) Unwrap() error { return e.Err }
 
 // resultOf is Evicted for nil, and what a guarded eviction ended with; Failed for an error of somebody else.
 func resultOf(err error) Result {
 	if err == nil {
-		return Evicted
+		return resultEvicted
 	}
-	var typed *Error
+	var typed *evictionError
 	if errors.As(err, &typed) {
 		return typed.Result
 	}
-	return Failed
+	return resultFailed
 }
 
 func classify(err error) Result {
 	switch {
 	case err == nil:
-		return Evicted
+		return resultEvicted
 	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
 		cause, _ := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause)
 		if strings.HasPrefix(cause.Message, string(v1beta1.ReasonReplacedFirst)+": ") {
-			return ReplacedFirst
+			return resultReplacedFirst
 		}
-		return Refused
+		return resultRefused
 	case apierrors.IsForbidden(err):
-		return Forbidden
+		return resultForbidden
 	case apierrors.IsConflict(err):
-		return Changed
+		return resultChanged
 	case apierrors.IsNotFound(err):
-		return Gone
+		return resultGone
 	}
 	var answer apierrors.APIStatus
 	if !errors.As(err, &answer) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) {
-		return Unanswered
+		return resultUnanswered
 	}
-	return Failed
+	return resultFailed
 }

@@ -156,9 +156,9 @@ func (w *World) Settle(ctx context.Context, pod *corev1.Pod, result Result) {
 		return
 	}
 	switch result {
-	case Evicted, ReplacedFirst, Unanswered:
+	case resultEvicted, resultReplacedFirst, resultUnanswered:
 		c.budgets.take(pod)
-	case Refused:
+	case resultRefused:
 		c.budgets.close(ctx, pod)
 	}
 }
