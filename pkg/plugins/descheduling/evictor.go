@@ -52,15 +52,15 @@ var _ frameworktypes.EvictorPlugin = &evictor{}
 func addEvictor(world *cycle.World, registry pluginregistry.Registry) {
 	build := func(ctx context.Context, obj runtime.Object, handle frameworktypes.Handle) (frameworktypes.Plugin, error) {
 		if err := world.Join(ctx, handle); err != nil {
-			return nil, fmt.Errorf("%s: %w", SubsetEvictor, err)
+			return nil, fmt.Errorf("%s: %w", subsetEvictor, err)
 		}
 		return &evictor{obj.(*SubsetEvictorArgs), func() (look, error) { return world.Look() }}, nil
 	}
-	pluginregistry.Register(SubsetEvictor, build, &evictor{}, &SubsetEvictorArgs{}, validator(SubsetEvictor), func(runtime.Object) {}, registry) // the zero values are the defaults
+	pluginregistry.Register(subsetEvictor, build, &evictor{}, &SubsetEvictorArgs{}, validator(subsetEvictor), func(runtime.Object) {}, registry) // the zero values are the defaults
 }
 
 // Name of the plugin.
-func (p *evictor) Name() string { return SubsetEvictor }
+func (p *evictor) Name() string { return subsetEvictor }
 
 // Filter is false for pods that must not be evicted, whose spread is paused, whose budgets have no room now, or whose
 // replacements come back to the same node. Failed pods may be removed.

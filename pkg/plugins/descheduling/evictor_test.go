@@ -41,7 +41,7 @@ func (r *room) Spare(pod *corev1.Pod) bool {
 func filter(t *testing.T, args string, current func() (look, error)) *evictor {
 	t.Helper()
 	given := testkit.ReadArgs[SubsetEvictorArgs](t, args)
-	if err := validator(SubsetEvictor)(given); err != nil {
+	if err := validator(subsetEvictor)(given); err != nil {
 		t.Fatal(err)
 	}
 	return &evictor{given, current}
@@ -168,10 +168,10 @@ func TestPodsStayWhileBudgetsAreNotKnown(t *testing.T) {
 }
 
 func TestWhatIsRefused(t *testing.T) {
-	if err := validator(SubsetEvictor)(&SubsetEvictorArgs{}); err != nil {
+	if err := validator(subsetEvictor)(&SubsetEvictorArgs{}); err != nil {
 		t.Errorf("nothing given: %v", err)
 	}
-	if err := validator(SubsetEvictor)(testkit.ReadArgs[SubsetEvictorArgs](t, "{namespaces: {include: [a], exclude: [b]}}")); err == nil || !strings.Contains(err.Error(), "namespaces") {
+	if err := validator(subsetEvictor)(testkit.ReadArgs[SubsetEvictorArgs](t, "{namespaces: {include: [a], exclude: [b]}}")); err == nil || !strings.Contains(err.Error(), "namespaces") {
 		t.Errorf("include and exclude: got %v", err)
 	}
 }

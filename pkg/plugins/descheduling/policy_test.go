@@ -49,7 +49,7 @@ func TestTheDeployedPolicySaysTheDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{EvictUnschedulableSubsetPods, EnforceSubsetMaxReplicas, RebalanceToPreferredSubset, SubsetEvictor} {
+	for _, name := range []string{evictUnschedulableSubsetPods, enforceSubsetMaxReplicas, rebalanceToPreferredSubset, subsetEvictor} {
 		deployed, defaults := argsOf(t, policy, name), argsOf(t, bare, name)
 		if deployed != defaults {
 			t.Errorf("%s is deployed with\n%s\nand its defaults are\n%s", name, deployed, defaults)
@@ -73,7 +73,7 @@ func argsOf(t *testing.T, policy *api.DeschedulerPolicy, name string) string {
 // policyWith is a policy with all plugins, each with the same args.
 func policyWith(args string) string {
 	text := "apiVersion: descheduler/v1alpha2\nkind: DeschedulerPolicy\nprofiles:\n- name: berth\n  pluginConfig:\n"
-	for _, name := range []string{EvictUnschedulableSubsetPods, EnforceSubsetMaxReplicas, RebalanceToPreferredSubset, SubsetEvictor} {
+	for _, name := range []string{evictUnschedulableSubsetPods, enforceSubsetMaxReplicas, rebalanceToPreferredSubset, subsetEvictor} {
 		text += "  - {name: " + name + ", args: " + args + "}\n"
 	}
 	return text
@@ -89,13 +89,13 @@ func TestMistakesInArgsAreNamed(t *testing.T) {
 		policy string
 		want   []string
 	}{
-		"an unknown field":                    {one(EvictUnschedulableSubsetPods, "{maxPerSubsets: 3}"), []string{`unknown field "maxPerSubsets"`}},
-		"an unknown field of an inner object": {one(EnforceSubsetMaxReplicas, "{backoff: {bass: 3s}}"), []string{`unknown field "backoff.bass"`}},
-		"a wrong type":                        {one(RebalanceToPreferredSubset, "{cooldown: 5}"), []string{"cooldown"}},
-		"several mistakes":                    {one(EnforceSubsetMaxReplicas, "{settleTime: 48h, maxUnavailable: 0}"), []string{"settleTime: Invalid value", "maxUnavailable: Invalid value"}},
-		"unschedulable":                       {one(EvictUnschedulableSubsetPods, `{schedulerNames: [""], skewTolerance: 1h, backoff: {base: 1ms}}`), []string{"schedulerNames[0]", "skewTolerance", "backoff.base"}},
-		"rebalance":                           {one(RebalanceToPreferredSubset, "{maxMovesPerSpread: 0, minResidence: -1s, stabilizationWindow: 25h}"), []string{"maxMovesPerSpread", "minResidence", "stabilizationWindow"}},
-		"the filter":                          {one(SubsetEvictor, "{namespaces: {include: [a], exclude: [b]}}"), []string{"namespaces"}},
+		"an unknown field":                    {one(evictUnschedulableSubsetPods, "{maxPerSubsets: 3}"), []string{`unknown field "maxPerSubsets"`}},
+		"an unknown field of an inner object": {one(enforceSubsetMaxReplicas, "{backoff: {bass: 3s}}"), []string{`unknown field "backoff.bass"`}},
+		"a wrong type":                        {one(rebalanceToPreferredSubset, "{cooldown: 5}"), []string{"cooldown"}},
+		"several mistakes":                    {one(enforceSubsetMaxReplicas, "{settleTime: 48h, maxUnavailable: 0}"), []string{"settleTime: Invalid value", "maxUnavailable: Invalid value"}},
+		"unschedulable":                       {one(evictUnschedulableSubsetPods, `{schedulerNames: [""], skewTolerance: 1h, backoff: {base: 1ms}}`), []string{"schedulerNames[0]", "skewTolerance", "backoff.base"}},
+		"rebalance":                           {one(rebalanceToPreferredSubset, "{maxMovesPerSpread: 0, minResidence: -1s, stabilizationWindow: 25h}"), []string{"maxMovesPerSpread", "minResidence", "stabilizationWindow"}},
+		"the filter":                          {one(subsetEvictor, "{namespaces: {include: [a], exclude: [b]}}"), []string{"namespaces"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := load(t, tc.policy)

@@ -9,16 +9,16 @@ import (
 
 // Names of the plugins in descheduler policies.
 const (
-	EvictUnschedulableSubsetPods = "EvictUnschedulableSubsetPods"
-	EnforceSubsetMaxReplicas     = "EnforceSubsetMaxReplicas"
-	RebalanceToPreferredSubset   = "RebalanceToPreferredSubset"
-	SubsetEvictor                = "SubsetEvictor"
+	evictUnschedulableSubsetPods = "EvictUnschedulableSubsetPods"
+	enforceSubsetMaxReplicas     = "EnforceSubsetMaxReplicas"
+	rebalanceToPreferredSubset   = "RebalanceToPreferredSubset"
+	subsetEvictor                = "SubsetEvictor"
 )
 
 // Register makes all of them known. They share the world.
 func Register(world *cycle.World, registry pluginregistry.Registry) {
-	addStrategy(EvictUnschedulableSubsetPods, &EvictUnschedulableSubsetPodsArgs{}, world, registry)
-	addStrategy(EnforceSubsetMaxReplicas, &EnforceSubsetMaxReplicasArgs{}, world, registry)
-	addStrategy(RebalanceToPreferredSubset, &RebalanceToPreferredSubsetArgs{}, world, registry)
+	addStrategy(evictUnschedulableSubsetPods, &EvictUnschedulableSubsetPodsArgs{}, world, registry)
+	addStrategy(enforceSubsetMaxReplicas, &EnforceSubsetMaxReplicasArgs{}, world, registry)
+	addStrategy(rebalanceToPreferredSubset, &RebalanceToPreferredSubsetArgs{}, world, registry)
 	addEvictor(world, registry)
 }

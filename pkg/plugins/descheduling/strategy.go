@@ -13,8 +13,8 @@ import (
 	"github.com/berth-project/berth/pkg/descheduler/cycle"
 )
 
-// Args of a strategy: its fields, validation, defaults, and the strategy that they configure.
-type Args interface {
+// strategyArgs are the Args of a strategy: its fields, validation, defaults, and the strategy that they configure.
+type strategyArgs interface {
 	runtime.Object
 	// Validate returns every error with its path. The framework validates before it defaults, so missing fields must be
 	// accepted.
@@ -29,9 +29,9 @@ type Args interface {
 
 // addStrategy registers a strategy. args is an empty instance of its Args; the framework decodes what a policy says
 // into a copy of it. The world is shared with the other strategies.
-func addStrategy(name string, args Args, world *cycle.World, registry pluginregistry.Registry) {
+func addStrategy(name string, args strategyArgs, world *cycle.World, registry pluginregistry.Registry) {
 	build := func(ctx context.Context, obj runtime.Object, handle frameworktypes.Handle) (frameworktypes.Plugin, error) {
-		args := obj.(Args)
+		args := obj.(strategyArgs)
 		p := &plugin{world: world, strategy: args.Strategy()}
 		p.strategy.Name, p.strategy.Evictor, p.strategy.Covers = name, handle.Evictor(), args.Has
 		err := world.Join(ctx, handle)
@@ -43,7 +43,7 @@ func addStrategy(name string, args Args, world *cycle.World, registry pluginregi
 		}
 		return p, nil
 	}
-	pluginregistry.Register(name, build, &plugin{}, args, validator(name), func(obj runtime.Object) { obj.(Args).Default() }, registry)
+	pluginregistry.Register(name, build, &plugin{}, args, validator(name), func(obj runtime.Object) { obj.(strategyArgs).Default() }, registry)
 }
 
 // validator returns every error in the Args of a plugin.
