@@ -25,33 +25,33 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// News is what changes on the page. A page that shows nothing yet gets everything.
-type News struct {
+// pageNews is what changes on the page. A page that shows nothing yet gets everything.
+type pageNews struct {
 	// Keys are the labels by which nodes can be grouped, the best first. Nil if they have not changed.
-	Keys    []Key    `json:"keys,omitempty"`
-	Nodes   []Node   `json:"nodes,omitempty"`
-	Pods    []Pod    `json:"pods,omitempty"`
-	Spreads []Spread `json:"spreads,omitempty"`
+	Keys    []pageKey    `json:"keys,omitempty"`
+	Nodes   []pageNode   `json:"nodes,omitempty"`
+	Pods    []pagePod    `json:"pods,omitempty"`
+	Spreads []pageSpread `json:"spreads,omitempty"`
 	// Gone are names of nodes, UIDs of pods and keys of spreads that are removed.
-	Gone *Gone `json:"gone,omitempty"`
+	Gone *pageGone `json:"gone,omitempty"`
 }
 
-// Gone is what is removed from the page.
-type Gone struct {
+// pageGone is what is removed from the page.
+type pageGone struct {
 	Nodes   []string `json:"nodes,omitempty"`
 	Pods    []string `json:"pods,omitempty"`
 	Spreads []string `json:"spreads,omitempty"`
 }
 
-// Key is a label by which nodes can be grouped.
-type Key struct {
+// pageKey is a label by which nodes can be grouped.
+type pageKey struct {
 	Label string `json:"label"`
 	// Values that subsets select, those of earlier subsets first. If spreads differ, the earliest position counts.
 	Values []string `json:"values,omitempty"`
 }
 
-// Node as the page shows it.
-type Node struct {
+// pageNode as the page shows it.
+type pageNode struct {
 	Name string `json:"name"`
 	// In are the node's values of the labels in Keys.
 	In map[string]string `json:"in,omitempty"`
@@ -59,8 +59,8 @@ type Node struct {
 	State string `json:"state,omitempty"`
 }
 
-// Pod as the page shows it.
-type Pod struct {
+// pagePod as the page shows it.
+type pagePod struct {
 	UID       types.UID `json:"uid"`
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
@@ -71,25 +71,25 @@ type Pod struct {
 	// Subset of the pod, or the one that admission picked for it. Empty if it has none.
 	Subset string `json:"subset,omitempty"`
 	// Adopted is true if the node decides about the subset, because another scheduler bound the pod.
-	Adopted bool  `json:"adopted,omitempty"`
-	Phase   Phase `json:"phase"`
+	Adopted bool     `json:"adopted,omitempty"`
+	Phase   podPhase `json:"phase"`
 	// Why the pod is pending, as its scheduler reports it.
 	Why string `json:"why,omitempty"`
 }
 
-// Phase of a pod, as the page shows it.
-type Phase string
+// podPhase of a pod, as the page shows it.
+type podPhase string
 
 const (
-	Pending  Phase = "pending"  // has no node
-	Starting Phase = "starting" // has a node and is not ready
-	Ready    Phase = "ready"
-	Leaving  Phase = "leaving" // is being deleted
-	Ended    Phase = "ended"   // has succeeded or failed
+	phasePending  podPhase = "pending"  // has no node
+	phaseStarting podPhase = "starting" // has a node and is not ready
+	phaseReady    podPhase = "ready"
+	phaseLeaving  podPhase = "leaving" // is being deleted
+	phaseEnded    podPhase = "ended"   // has succeeded or failed
 )
 
-// Spread as the page shows it. It may be a UnitedDeployment or a FederatedReplicaSet too, whose subsets are clusters.
-type Spread struct {
+// pageSpread as the page shows it. It may be a UnitedDeployment or a FederatedReplicaSet too, whose subsets are clusters.
+type pageSpread struct {
 	// Key is namespace/name, and the kind behind it if that is no WorkloadSpread.
 	Key string `json:"key"`
 	// Order are the names of its subsets. The report has none before the first status.
@@ -114,10 +114,10 @@ type board struct {
 	staleKeys bool
 
 	// What the page shows.
-	keys         []Key
-	shownNodes   table[string, Node]
-	shownPods    table[types.NamespacedName, Pod]
-	shownSpreads table[string, Spread]
+	keys         []pageKey
+	shownNodes   table[string, pageNode]
+	shownPods    table[types.NamespacedName, pagePod]
+	shownSpreads table[string, pageSpread]
 }
 
 // table is what the page shows of one kind of things, and which of them have to be looked at again.
@@ -161,7 +161,7 @@ func newBoard(owners *lineage.Lineage, clock clock.PassiveClock) *board {
 		owners: owners, clock: clock,
 		nodes: map[string]*corev1.Node{}, pods: map[types.NamespacedName]*corev1.Pod{}, objects: map[string]metav1.Object{},
 		awaited:    map[types.NamespacedName]types.UID{},
-		shownNodes: newTable[string, Node](), shownPods: newTable[types.NamespacedName, Pod](), shownSpreads: newTable[string, Spread](),
+		shownNodes: newTable[string, pageNode](), shownPods: newTable[types.NamespacedName, pagePod](), shownSpreads: newTable[string, pageSpread](),
 	}
 }
 
@@ -272,10 +272,10 @@ func (b *board) isStale() bool {
 
 // news returns what has changed since the last call, or nil. After an error, which comes from the cache, the next call
 // tries the same again.
-func (b *board) news(ctx context.Context) (*News, error) {
-	n, gone := &News{}, &Gone{}
+func (b *board) news(ctx context.Context) (*pageNews, error) {
+	n, gone := &pageNews{}, &pageGone{}
 	var err error
-	if n.Pods, gone.Pods, err = b.shownPods.news(func(key types.NamespacedName) (*Pod, error) { return b.lookAtPod(ctx, b.pods[key]) }, func(p *Pod) string { return string(p.UID) }); err != nil {
+	if n.Pods, gone.Pods, err = b.shownPods.news(func(key types.NamespacedName) (*pagePod, error) { return b.lookAtPod(ctx, b.pods[key]) }, func(p *pagePod) string { return string(p.UID) }); err != nil {
 		return nil, err
 	}
 	if b.staleKeys {
@@ -287,8 +287,8 @@ func (b *board) news(ctx context.Context) (*News, error) {
 		}
 		b.staleKeys = false
 	}
-	n.Nodes, gone.Nodes, _ = b.shownNodes.news(b.lookAtNode, func(n *Node) string { return n.Name })
-	n.Spreads, gone.Spreads, _ = b.shownSpreads.news(b.lookAtSpread, func(s *Spread) string { return s.Key })
+	n.Nodes, gone.Nodes, _ = b.shownNodes.news(b.lookAtNode, func(n *pageNode) string { return n.Name })
+	n.Spreads, gone.Spreads, _ = b.shownSpreads.news(b.lookAtSpread, func(s *pageSpread) string { return s.Key })
 	if len(gone.Nodes)+len(gone.Pods)+len(gone.Spreads) > 0 {
 		n.Gone = gone
 	}
@@ -299,8 +299,8 @@ func (b *board) news(ctx context.Context) (*News, error) {
 }
 
 // everything is all that the page shows.
-func (b *board) everything() *News {
-	return &News{
+func (b *board) everything() *pageNews {
+	return &pageNews{
 		Keys:    b.keys,
 		Nodes:   slices.Collect(maps.Values(b.shownNodes.shown)),
 		Pods:    slices.Collect(maps.Values(b.shownPods.shown)),
@@ -308,12 +308,12 @@ func (b *board) everything() *News {
 	}
 }
 
-func (b *board) lookAtNode(name string) (*Node, error) {
+func (b *board) lookAtNode(name string) (*pageNode, error) {
 	node := b.nodes[name]
 	if node == nil {
 		return nil, nil
 	}
-	shown := Node{Name: node.Name, In: map[string]string{}}
+	shown := pageNode{Name: node.Name, In: map[string]string{}}
 	for _, key := range b.keys {
 		if value, found := node.Labels[key.Label]; found {
 			shown.In[key.Label] = value
@@ -328,11 +328,11 @@ func (b *board) lookAtNode(name string) (*Node, error) {
 	return &shown, nil
 }
 
-func (b *board) lookAtPod(ctx context.Context, pod *corev1.Pod) (*Pod, error) {
+func (b *board) lookAtPod(ctx context.Context, pod *corev1.Pod) (*pagePod, error) {
 	if pod == nil {
 		return nil, nil
 	}
-	shown := &Pod{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName}
+	shown := &pagePod{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName}
 	shown.Phase, shown.Why = phaseOf(pod)
 	spread, missing, err := b.owners.SpreadOf(ctx, pod.Namespace, workload.ControllerOf(pod), pod.Labels)
 	if err != nil {
@@ -361,7 +361,7 @@ func (b *board) lookAtPod(ctx context.Context, pod *corev1.Pod) (*Pod, error) {
 }
 
 // lookAtUnitedPod shows a pod in its UnitedDeployment, if it has one.
-func (b *board) lookAtUnitedPod(ctx context.Context, pod *corev1.Pod, shown *Pod) error {
+func (b *board) lookAtUnitedPod(ctx context.Context, pod *corev1.Pod, shown *pagePod) error {
 	in := pod.Labels[unitedv1beta1.SubsetNameLabel]
 	if in == "" {
 		return nil
@@ -389,30 +389,30 @@ func keyOfSpread(object metav1.Object) string {
 }
 
 // phaseOf returns the phase of a pod and, for a pending pod, why it is pending.
-func phaseOf(pod *corev1.Pod) (phase Phase, why string) {
+func phaseOf(pod *corev1.Pod) (phase podPhase, why string) {
 	switch {
 	case pod.DeletionTimestamp != nil:
-		return Leaving, ""
+		return phaseLeaving, ""
 	case podstate.HasEnded(pod):
-		return Ended, ""
+		return phaseEnded, ""
 	case pod.Spec.NodeName == "":
 		if c := podstate.Condition(pod, corev1.PodScheduled); c != nil && c.Message != "" {
-			return Pending, c.Message
+			return phasePending, c.Message
 		}
-		return Pending, "its scheduler has not reported yet"
+		return phasePending, "its scheduler has not reported yet"
 	}
 	if ready, _ := podstate.IsReady(pod); ready {
-		return Ready, ""
+		return phaseReady, ""
 	}
-	return Starting, ""
+	return phaseStarting, ""
 }
 
-func (b *board) lookAtSpread(key string) (*Spread, error) {
+func (b *board) lookAtSpread(key string) (*pageSpread, error) {
 	object := b.objects[key]
 	if object == nil {
 		return nil, nil
 	}
-	shown := &Spread{Key: key, Order: []string{}, Report: report.Of(object, b.clock.Now())}
+	shown := &pageSpread{Key: key, Order: []string{}, Report: report.Of(object, b.clock.Now())}
 	if spread, is := object.(*v1beta1.WorkloadSpread); is {
 		b.addCost(spread, &shown.Report)
 	}
@@ -474,7 +474,7 @@ func subsetsOf(object metav1.Object) (all []subsetOf) {
 
 // groupKeys are the labels by which subsets select their nodes, and the zone. The label that most subsets use comes
 // first, if any node has it. The others follow in alphabetical order.
-func (b *board) groupKeys() []Key {
+func (b *board) groupKeys() []pageKey {
 	selecting := map[string]int{corev1.LabelTopologyZone: 0}
 	// places has, for each value of a label, the position of the first subset that selects it.
 	places := map[string]map[string]int{}
@@ -511,10 +511,10 @@ func (b *board) groupKeys() []Key {
 		first := labels[best]
 		labels = slices.Insert(slices.Delete(labels, best, best+1), 0, first)
 	}
-	keys := make([]Key, len(labels))
+	keys := make([]pageKey, len(labels))
 	for i, label := range labels {
 		of := places[label]
-		keys[i] = Key{Label: label, Values: slices.SortedFunc(maps.Keys(of), func(a, b string) int {
+		keys[i] = pageKey{Label: label, Values: slices.SortedFunc(maps.Keys(of), func(a, b string) int {
 			return cmp.Or(cmp.Compare(of[a], of[b]), cmp.Compare(a, b))
 		})}
 	}

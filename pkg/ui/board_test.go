@@ -96,7 +96,7 @@ func (f *fixture) expectNews(t *testing.T, want ...string) {
 	}
 }
 
-func words(news *News) (words []string) {
+func words(news *pageNews) (words []string) {
 	if news == nil {
 		return nil
 	}
@@ -338,7 +338,7 @@ func TestNewsAddUpToEverything(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		f := newFixture(t, deployment(), replicaSet(), spread("own", "cloud"))
-		nodes, pods := map[string]Node{}, map[types.UID]Pod{}
+		nodes, pods := map[string]pageNode{}, map[types.UID]pagePod{}
 		for step := range 300 {
 			name, on := fmt.Sprint("p", random.IntN(20)), fmt.Sprint("n", random.IntN(5))
 			switch random.IntN(6) {
@@ -379,7 +379,7 @@ func TestNewsAddUpToEverything(t *testing.T) {
 			}
 		}
 		all := f.everything()
-		wantNodes, wantPods := map[string]Node{}, map[types.UID]Pod{}
+		wantNodes, wantPods := map[string]pageNode{}, map[types.UID]pagePod{}
 		for _, n := range all.Nodes {
 			wantNodes[n.Name] = n
 		}

@@ -63,7 +63,7 @@ type Title struct {
 // snapshot is everything that a page shows. It replaces what the page has.
 type snapshot struct {
 	Title
-	*News
+	pageNews
 }
 
 func newStream(board *board, title Title, clock clock.WithTicker) *stream {
@@ -130,7 +130,7 @@ func (s *stream) broadcast(ctx context.Context) error {
 func (s *stream) join() (chan frame, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	whole, err := encode("snapshot", snapshot{s.title, s.board.everything()})
+	whole, err := encode("snapshot", snapshot{s.title, *s.board.everything()})
 	if err != nil {
 		return nil, err
 	}

@@ -37,7 +37,7 @@ func taken(t *testing.T, r chan frame) (events []string) {
 		if err := json.Unmarshal([]byte(data), &said); err != nil {
 			t.Fatal(err)
 		}
-		events = append(events, strings.TrimPrefix(name, "event: ")+": "+strings.Join(words(said.News), " "))
+		events = append(events, strings.TrimPrefix(name, "event: ")+": "+strings.Join(words(&said.pageNews), " "))
 	}
 	return events
 }
