@@ -63,11 +63,11 @@ func fieldsOf(object runtime.Object) (map[string]any, error) {
 	return fields, nil
 }
 
-// OfDeployment is spec.replicas; nil means 1.
-func OfDeployment(d *appsv1.Deployment) int32 { return ptr.Deref(d.Spec.Replicas, 1) }
+// ofDeployment is spec.replicas; nil means 1.
+func ofDeployment(d *appsv1.Deployment) int32 { return ptr.Deref(d.Spec.Replicas, 1) }
 
-// OfStatefulSet is spec.replicas; nil means 1.
-func OfStatefulSet(s *appsv1.StatefulSet) int32 { return ptr.Deref(s.Spec.Replicas, 1) }
+// ofStatefulSet is spec.replicas; nil means 1.
+func ofStatefulSet(s *appsv1.StatefulSet) int32 { return ptr.Deref(s.Spec.Replicas, 1) }
 
 // ofJob is how many pods a Job runs at the same time: spec.parallelism, where nil means 1, but at most spec.completions
 // if that is set.

@@ -19,7 +19,7 @@ func MaxUnavailable(object runtime.Object) *int32 {
 	if rolling := d.Spec.Strategy.RollingUpdate; rolling != nil {
 		surge, unavailable = intstr.ValueOrDefault(rolling.MaxSurge, quarter), intstr.ValueOrDefault(rolling.MaxUnavailable, quarter)
 	}
-	replicas := int(OfDeployment(d))
+	replicas := int(ofDeployment(d))
 	more, moreErr := intstr.GetScaledValueFromIntOrPercent(surge, replicas, true)
 	fewer, fewerErr := intstr.GetScaledValueFromIntOrPercent(unavailable, replicas, false)
 	if moreErr != nil || fewerErr != nil {
