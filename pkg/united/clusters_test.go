@@ -14,10 +14,10 @@ import (
 )
 
 // inClusters is a policy of 10 replicas over a and b, where a is in cluster m.
-func inClusters(adaptive bool) *Policy {
+func inClusters(isAdaptive bool) *Policy {
 	p := policyOf(10, Subset{Name: "a", Cluster: "m"}, Subset{Name: "b"})
-	if adaptive {
-		p.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, Lost: sites.LostAfter}
+	if isAdaptive {
+		p.Adaptive = &adaptive{Critical: critical, Unschedulable: unschedulable, Lost: sites.LostAfter}
 	}
 	return p
 }
@@ -163,7 +163,7 @@ func TestWhatAnswersStaysIfTheTotalIsLowered(t *testing.T) {
 	for _, adaptive := range []bool{false, true} {
 		p := inClusters(adaptive)
 		if p.Subsets[0].Max = count(10); adaptive {
-			p.Subsets[0].Max = Count{}
+			p.Subsets[0].Max = replicaCount{}
 		}
 		now := time.Unix(10_000, 0)
 		status := known(10, 10, now.Add(-time.Minute))

@@ -311,7 +311,7 @@ func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorL
 		errs = append(errs, validateNamespace(target.Namespace, at.Child("namespace"))...)
 	}
 	for _, count := range []struct {
-		into  *Count
+		into  *replicaCount
 		value *intstr.IntOrString
 		name  string
 	}{{&compiled.Replicas, spec.Replicas, "replicas"}, {&compiled.Min, spec.MinReplicas, "minReplicas"}, {&compiled.Max, spec.MaxReplicas, "maxReplicas"}} {
@@ -319,7 +319,7 @@ func compileSubset(spec *v1beta1.Subset, path *field.Path) (Subset, field.ErrorL
 			continue
 		}
 		number, isPercent, countErrs := subset.ParseLimit(count.value, path.Child(count.name))
-		*count.into = Count{IsSet: len(countErrs) == 0, IsPercent: isPercent, Value: number}
+		*count.into = replicaCount{IsSet: len(countErrs) == 0, IsPercent: isPercent, Value: number}
 		errs = append(errs, countErrs...)
 	}
 	if least, most := compiled.Min, compiled.Max; least.IsSet && most.IsSet && least.IsPercent == most.IsPercent && least.Value > most.Value {
@@ -407,7 +407,7 @@ func compileStrategy(policy *Policy, spec *v1beta1.UnitedDeploymentSpec, path *f
 	errs := subset.OneOf(path.Child("scheduleStrategy", "type"), cmp.Or(strategy.Type, v1beta1.FixedScheduleStrategy), v1beta1.FixedScheduleStrategy, v1beta1.AdaptiveScheduleStrategy)
 	isAdaptive, at := strategy.Type == v1beta1.AdaptiveScheduleStrategy, path.Child("scheduleStrategy", "adaptive")
 	if isAdaptive {
-		policy.Adaptive = &Adaptive{Critical: defaultCritical, Unschedulable: defaultUnschedulable, Lost: sites.LostAfter}
+		policy.Adaptive = &adaptive{Critical: defaultCritical, Unschedulable: defaultUnschedulable, Lost: sites.LostAfter}
 		for i := range policy.Subsets {
 			if policy.Subsets[i].Replicas.IsSet {
 				errs = append(errs, field.Forbidden(path.Child("subsets").Index(i).Child("replicas"),

@@ -55,7 +55,7 @@ func expectErrors(t *testing.T, errs field.ErrorList, want []string) {
 
 func TestEveryRuleNamesItsField(t *testing.T) {
 	subsets := func(list string) string { return deployment + "topology: {subsets: [" + list + "]}" }
-	adaptive := func(template, list, fields string) string {
+	adaptiveWith := func(template, list, fields string) string {
 		return template + "topology: {scheduleStrategy: {type: Adaptive, adaptive: {" + fields + "}}, subsets: [" + list + "]}"
 	}
 	const s = "spec.topology.subsets"
@@ -95,7 +95,7 @@ func TestEveryRuleNamesItsField(t *testing.T) {
 			s + "[1].targetCluster.namespace clusterRegistry.namespaces does not have it", "spec.topology.clusterRegistry.namespaces[0] lowercase RFC 1123 label", "spec.topology.clusterRegistry.selector[a] a valid label",
 			"spec.topology.clusterRegistry.clusterType.kind Unsupported", "spec.topology.clusterRegistry.clusterType.apiVersion clusters are ClusterProfiles"}},
 		"OpenKruise in clusters":   {strings.Replace(subsets("{name: a}, {name: b, targetCluster: {name: m}}"), "deploymentTemplate", "cloneSetTemplate", 1), []string{s + "[1].targetCluster needs deploymentTemplate or statefulSetTemplate, and the template is cloneSetTemplate"}},
-		"reservations in clusters": {adaptive(deployment, "{name: a, targetCluster: {name: m}}", "reserveUnschedulablePods: true"), []string{"spec.topology.scheduleStrategy.adaptive.reserveUnschedulablePods excludes targetCluster"}},
+		"reservations in clusters": {adaptiveWith(deployment, "{name: a, targetCluster: {name: m}}", "reserveUnschedulablePods: true"), []string{"spec.topology.scheduleStrategy.adaptive.reserveUnschedulablePods excludes targetCluster"}},
 		"counts":                   {subsets("{name: a, replicas: -1}, {name: b, replicas: 101%}, {name: c, replicas: few}"), []string{s + "[0].replicas must not be negative", s + "[1].replicas must be a count or a percentage", s + "[2].replicas must be a count or a percentage"}},
 		"bounds":                   {subsets("{name: a, minReplicas: -1, maxReplicas: 1x}, {name: b, minReplicas: 3, maxReplicas: 2}, {name: c, minReplicas: 30%, maxReplicas: 20%}"), []string{s + "[0].minReplicas must not be negative", s + "[0].maxReplicas must be a count or a percentage", s + "[1].minReplicas must not be greater than maxReplicas", s + "[2].minReplicas must not be greater than maxReplicas"}},
 		"replicas and bounds":      {subsets("{name: a, replicas: 1}, {name: b, maxReplicas: 1}, {name: c, replicas: 1, minReplicas: 1}"), []string{s + "[0].replicas excludes minReplicas and maxReplicas in all subsets, and subset b", s + "[2].replicas excludes"}},
@@ -111,10 +111,10 @@ func TestEveryRuleNamesItsField(t *testing.T) {
 
 		"a strategy":                {deployment + "topology: {subsets: [{name: a}], scheduleStrategy: {type: Some, adaptive: {}}}", []string{"spec.topology.scheduleStrategy.type Unsupported", "spec.topology.scheduleStrategy.adaptive only used with type: Adaptive"}},
 		"adaptive with Fixed":       {deployment + "topology: {subsets: [{name: a}], scheduleStrategy: {adaptive: {}}}", []string{"spec.topology.scheduleStrategy.adaptive only used with type: Adaptive"}},
-		"replicas with Adaptive":    {adaptive(deployment, "{name: a, replicas: 1}, {name: b}", ""), []string{s + "[0].replicas use minReplicas and maxReplicas"}},
-		"negative seconds":          {adaptive(deployment, "{name: a}", "rescheduleCriticalSeconds: -1, unschedulableDuration: -1"), []string{"spec.topology.scheduleStrategy.adaptive.rescheduleCriticalSeconds negative", "spec.topology.scheduleStrategy.adaptive.unschedulableDuration negative"}},
-		"both names":                {adaptive(deployment, "{name: a}", "unschedulableLastSeconds: 1, unschedulableDuration: 1"), []string{"spec.topology.scheduleStrategy.adaptive.unschedulableLastSeconds another name of unschedulableDuration"}},
-		"reserving of StatefulSets": {adaptive(stateful, "{name: a}", "reserveUnschedulablePods: true"), []string{"spec.topology.scheduleStrategy.adaptive.reserveUnschedulablePods needs deploymentTemplate or cloneSetTemplate"}},
+		"replicas with Adaptive":    {adaptiveWith(deployment, "{name: a, replicas: 1}, {name: b}", ""), []string{s + "[0].replicas use minReplicas and maxReplicas"}},
+		"negative seconds":          {adaptiveWith(deployment, "{name: a}", "rescheduleCriticalSeconds: -1, unschedulableDuration: -1"), []string{"spec.topology.scheduleStrategy.adaptive.rescheduleCriticalSeconds negative", "spec.topology.scheduleStrategy.adaptive.unschedulableDuration negative"}},
+		"both names":                {adaptiveWith(deployment, "{name: a}", "unschedulableLastSeconds: 1, unschedulableDuration: 1"), []string{"spec.topology.scheduleStrategy.adaptive.unschedulableLastSeconds another name of unschedulableDuration"}},
+		"reserving of StatefulSets": {adaptiveWith(stateful, "{name: a}", "reserveUnschedulablePods: true"), []string{"spec.topology.scheduleStrategy.adaptive.reserveUnschedulablePods needs deploymentTemplate or cloneSetTemplate"}},
 
 		"update strategy": {deployment + twoSubsets + "updateStrategy: {type: Auto, order: Random, maxSurge: 0, manualUpdate: {partitions: {a: -1, c: 1}}}", []string{"spec.updateStrategy.type Unsupported", "spec.updateStrategy.order Unsupported", "spec.updateStrategy.maxSurge must be above 0", "spec.updateStrategy.manualUpdate.partitions[a] must not be negative", "spec.updateStrategy.manualUpdate.partitions[c] is not the name of a subset"}},
 		"no surge":        {deployment + twoSubsets + "updateStrategy: {maxSurge: 0%}", []string{"spec.updateStrategy.maxSurge must be above 0"}},
@@ -177,8 +177,8 @@ func TestWhatIsLeftOutHasADefault(t *testing.T) {
 	if policy.Template.Kind != DeploymentKind || policy.LabelSelector.MatchLabels["app"] != "web" {
 		t.Errorf("template %+v, selector %+v", policy.Template, policy.LabelSelector)
 	}
-	adaptive := compile(t, deployment+"topology: {scheduleStrategy: {type: Adaptive}, subsets: [{name: a}]}").Adaptive
-	if diff := cmp.Diff(&Adaptive{Critical: 30 * time.Second, Unschedulable: 300 * time.Second, Lost: 300 * time.Second}, adaptive); diff != "" {
+	got := compile(t, deployment+"topology: {scheduleStrategy: {type: Adaptive}, subsets: [{name: a}]}").Adaptive
+	if diff := cmp.Diff(&adaptive{Critical: 30 * time.Second, Unschedulable: 300 * time.Second, Lost: 300 * time.Second}, got); diff != "" {
 		t.Errorf("adaptive (-want +got):\n%s", diff)
 	}
 	if policy := compile(t, selector+twoSubsets); policy.Template != nil {
@@ -194,13 +194,13 @@ func TestWhatIsSaidIsInThePolicy(t *testing.T) {
 	if a.Term != nil {
 		t.Error("an empty term, which clients write that know the field as a struct, must select every node")
 	}
-	if diff := cmp.Diff([]any{Count{}, Count{true, false, 1}, Count{true, true, 30}, "", int32(0)}, []any{a.Replicas, a.Min, a.Max, a.PatchText, a.Partition}); diff != "" {
+	if diff := cmp.Diff([]any{replicaCount{}, replicaCount{true, false, 1}, replicaCount{true, true, 30}, "", int32(0)}, []any{a.Replicas, a.Min, a.Max, a.PatchText, a.Partition}); diff != "" {
 		t.Errorf("a (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]any{"zone", 1, Count{}, `{"spec":{"priorityClassName":"low"}}`, int32(4)}, []any{b.Term.MatchExpressions[0].Key, len(b.Tolerations), b.Max, b.PatchText, b.Partition}); diff != "" {
+	if diff := cmp.Diff([]any{"zone", 1, replicaCount{}, `{"spec":{"priorityClassName":"low"}}`, int32(4)}, []any{b.Term.MatchExpressions[0].Key, len(b.Tolerations), b.Max, b.PatchText, b.Partition}); diff != "" {
 		t.Errorf("b (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]any{int32(10), int32(2), int32(0), true, true, CloneSetKind, &Adaptive{Critical: 10 * time.Second, Unschedulable: time.Hour, Lost: 90 * time.Second, Reserve: true}},
+	if diff := cmp.Diff([]any{int32(10), int32(2), int32(0), true, true, CloneSetKind, &adaptive{Critical: 10 * time.Second, Unschedulable: time.Hour, Lost: 90 * time.Second, Reserve: true}},
 		[]any{policy.Replicas, policy.Surge, policy.History, policy.Paused, policy.InOrder, policy.Template.Kind, policy.Adaptive}); diff != "" {
 		t.Errorf("policy (-want +got):\n%s", diff)
 	}

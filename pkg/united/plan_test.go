@@ -15,8 +15,8 @@ import (
 	"github.com/berth-project/berth/pkg/sites"
 )
 
-func count(n int32) Count   { return Count{IsSet: true, Value: n} }
-func percent(n int32) Count { return Count{IsSet: true, IsPercent: true, Value: n} }
+func count(n int32) replicaCount   { return replicaCount{IsSet: true, Value: n} }
+func percent(n int32) replicaCount { return replicaCount{IsSet: true, IsPercent: true, Value: n} }
 
 // policyOf is a policy with Deployments as children.
 func policyOf(replicas int32, subsets ...Subset) *Policy {
@@ -59,9 +59,9 @@ func numbers(plan *Plan) string {
 func TestReplicasAreDivided(t *testing.T) {
 	a, b, c := Subset{Name: "a"}, Subset{Name: "b"}, Subset{Name: "c"}
 	with := func(s Subset, change func(*Subset)) Subset { change(&s); return s }
-	replicas := func(s Subset, n Count) Subset { return with(s, func(s *Subset) { s.Replicas = n }) }
-	least := func(s Subset, n Count) Subset { return with(s, func(s *Subset) { s.Min = n }) }
-	most := func(s Subset, n Count) Subset { return with(s, func(s *Subset) { s.Max = n }) }
+	replicas := func(s Subset, n replicaCount) Subset { return with(s, func(s *Subset) { s.Replicas = n }) }
+	least := func(s Subset, n replicaCount) Subset { return with(s, func(s *Subset) { s.Min = n }) }
+	most := func(s Subset, n replicaCount) Subset { return with(s, func(s *Subset) { s.Max = n }) }
 	both := func(s Subset, from, to int32) Subset { return least(most(s, count(to)), count(from)) }
 	for name, tc := range map[string]struct {
 		replicas int32
@@ -210,7 +210,7 @@ func TestPodsCountWhenTheyAreAvailable(t *testing.T) {
 func TestPodsThatCannotBeMadeCount(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := policyOf(10, Subset{Name: "a"}, Subset{Name: "b"})
-	p.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, Lost: sites.LostAfter}
+	p.Adaptive = &adaptive{Critical: critical, Unschedulable: unschedulable, Lost: sites.LostAfter}
 	children := having(p, 10, 0)
 	children[0].Pods, children[0].FailingSince = children[0].Pods[:4], now.Add(time.Second-critical)
 	plan := p.Plan(Observed{Now: now, Revision: "r1", Children: children})

@@ -28,7 +28,7 @@ type Policy struct {
 	ClusterNamespaces []string
 	ClusterSelector   map[string]string
 	// Adaptive is nil with strategy Fixed.
-	Adaptive *Adaptive
+	Adaptive *adaptive
 	// Paused keeps changed templates and patches from children.
 	Paused bool
 	// InOrder updates a subset when all earlier ones have been updated and are ready.
@@ -66,15 +66,15 @@ type Subset struct {
 	Term        *corev1.NodeSelectorTerm
 	Tolerations []corev1.Toleration
 	// Replicas are specified, or not. Min and Max bound them, or not.
-	Replicas, Min, Max Count
+	Replicas, Min, Max replicaCount
 	// PatchText is the strategic merge patch of the pod template as the user wrote it, in JSON. Empty if there is none.
 	PatchText string
 	// Partition is how many replicas keep the previous template.
 	Partition int32
 }
 
-// Adaptive is the strategy Adaptive.
-type Adaptive struct {
+// adaptive is the strategy Adaptive.
+type adaptive struct {
 	// Critical is for how long a pod may find no node before its replica goes to another subset.
 	Critical time.Duration
 	// Unschedulable is for how long the subset then gets no new replicas. Each time that a trial fails, it is twice as long.
@@ -86,7 +86,7 @@ type Adaptive struct {
 }
 
 // Pause is for how long a subset gets no new replicas after so many trials in a row that have failed.
-func (a *Adaptive) Pause(failedTrials int32) time.Duration {
+func (a *adaptive) Pause(failedTrials int32) time.Duration {
 	return sites.Backoff(a.Unschedulable, failedTrials)
 }
 
@@ -102,8 +102,8 @@ func (p *Policy) Clusters() []string {
 	return slices.Compact(names)
 }
 
-// Count is a number of replicas, or a percentage of the total. Its zero value is neither.
-type Count struct {
+// replicaCount is a number of replicas, or a percentage of the total. Its zero value is neither.
+type replicaCount struct {
 	// IsSet is true for both.
 	IsSet     bool
 	IsPercent bool
@@ -111,7 +111,7 @@ type Count struct {
 }
 
 // Of is the number of replicas out of a total. A percentage is rounded to the nearest number, and a half upwards. It is 0 if the count is not set.
-func (c Count) Of(total int32) int32 {
+func (c replicaCount) Of(total int32) int32 {
 	if !c.IsPercent {
 		return c.Value
 	}

@@ -109,8 +109,8 @@ func TemplateIn(data []byte) (*Template, error) {
 	return TemplateOf(&r.Spec.Template)
 }
 
-// HasPartition is true for a kind whose objects can keep some replicas on the previous template.
-func HasPartition(kind schema.GroupKind) bool { return kind != DeploymentKind }
+// hasPartition is true for a kind whose objects can keep some replicas on the previous template.
+func hasPartition(kind schema.GroupKind) bool { return kind != DeploymentKind }
 
 // flatCloneSets is the version of CloneSets that have the partition in the update strategy itself. All versions of OpenKruise serve it.
 const flatCloneSets = "apps.kruise.io/v1alpha1"
@@ -215,7 +215,7 @@ func podTemplate(template map[string]any, s *Subset, patch string, labels map[st
 
 // setPartition sets how many replicas keep the previous template.
 func setPartition(spec map[string]any, kind schema.GroupKind, apiVersion string, partition int32) {
-	if !HasPartition(kind) {
+	if !hasPartition(kind) {
 		return
 	}
 	strategy := at(spec, "updateStrategy")

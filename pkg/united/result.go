@@ -64,7 +64,7 @@ func (r *round) children() []Wanted {
 
 // keepsTemplate is true for a child whose kind has no partitions, and whose partition is not below its replicas.
 func (r *round) keepsTemplate(pl *place) bool {
-	return !HasPartition(r.Template.Kind) && pl.Partition > 0 && pl.Partition >= pl.next
+	return !hasPartition(r.Template.Kind) && pl.Partition > 0 && pl.Partition >= pl.next
 }
 
 // direction is -1 for a child that gets fewer replicas or has to go, and 1 for one that gets more or is made.

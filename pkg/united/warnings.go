@@ -12,7 +12,7 @@ import (
 func warnings(policy *Policy, path *field.Path) []string {
 	subsets := path.Child("topology", "subsets")
 	all := append(warnOfReplicas(policy, subsets), warnOfBounds(policy, subsets)...)
-	if policy.Template != nil && !HasPartition(policy.Template.Kind) {
+	if policy.Template != nil && !hasPartition(policy.Template.Kind) {
 		all = append(all, warnOfPartitions(policy, path.Child("updateStrategy", "manualUpdate", "partitions"))...)
 	}
 	return all
@@ -20,7 +20,7 @@ func warnings(policy *Policy, path *field.Path) []string {
 
 // warnOfReplicas is about specified replicas that are not the total. Percentages of all subsets that add up to 100 are shares, which always are.
 func warnOfReplicas(policy *Policy, path *field.Path) []string {
-	list, sum, whole := policy.sumOf(func(s Subset) Count { return s.Replicas })
+	list, sum, whole := policy.sumOf(func(s Subset) replicaCount { return s.Replicas })
 	switch {
 	case policy.areShares() || sum == int64(policy.Replicas):
 		return nil
@@ -36,10 +36,10 @@ func warnOfReplicas(policy *Policy, path *field.Path) []string {
 
 func warnOfBounds(policy *Policy, path *field.Path) []string {
 	var all []string
-	if list, sum, _ := policy.sumOf(func(s Subset) Count { return s.Min }); sum > int64(policy.Replicas) {
+	if list, sum, _ := policy.sumOf(func(s Subset) replicaCount { return s.Min }); sum > int64(policy.Replicas) {
 		all = append(all, fmt.Sprintf("%s: the minimums are %d replicas (%s), and spec.replicas is %d, so the last subsets get less than their minimum", path, sum, list, policy.Replicas))
 	}
-	if list, sum, whole := policy.sumOf(func(s Subset) Count { return s.Max }); whole && sum < int64(policy.Replicas) {
+	if list, sum, whole := policy.sumOf(func(s Subset) replicaCount { return s.Max }); whole && sum < int64(policy.Replicas) {
 		all = append(all, fmt.Sprintf("%s: the subsets take at most %d replicas (%s), and spec.replicas is %d, so %d of them get no subset; leave maxReplicas of one subset out, and it gets the rest",
 			path, sum, list, policy.Replicas, int64(policy.Replicas)-sum))
 	}
@@ -59,7 +59,7 @@ func (p *Policy) areShares() bool {
 }
 
 // sumOf adds up what subsets have, at the total, and lists it. whole is true if every subset has a number.
-func (p *Policy) sumOf(count func(Subset) Count) (list string, sum int64, whole bool) {
+func (p *Policy) sumOf(count func(Subset) replicaCount) (list string, sum int64, whole bool) {
 	var parts []string
 	for i := range p.Subsets {
 		of := count(p.Subsets[i])

@@ -387,7 +387,7 @@ func nothingIsDeletedToFindOut(jumps bool, kinds ...string) worlds.Play {
 			}
 		}
 		policy := policyOf(int32(1+random.IntN(20)), subsets...)
-		policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, Reserve: kind == "reserve"}
+		policy.Adaptive = &adaptive{Critical: critical, Unschedulable: unschedulable, Reserve: kind == "reserve"}
 		if kind != "reserve" && random.IntN(3) == 0 {
 			policy.Template.Kind = StatefulSetKind
 		}
@@ -522,7 +522,7 @@ func childrenGo(t rapid.TB, random *worlds.History) {
 	t.Helper()
 	policy := policyOf(int32(1+random.IntN(12)), Subset{Name: "a"}, Subset{Name: "b"})
 	if random.IntN(2) == 0 {
-		policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, Lost: sites.LostAfter}
+		policy.Adaptive = &adaptive{Critical: critical, Unschedulable: unschedulable, Lost: sites.LostAfter}
 	}
 	w := newWorld(t, random, policy)
 	w.room = []int32{100, 100, 100, 100}
@@ -578,7 +578,7 @@ func clustersGoAndReturn(t rapid.TB, random *worlds.History) {
 	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	policy := policyOf(int32(1+random.IntN(20)), all[:2+random.IntN(3)]...)
 	if random.IntN(2) == 0 {
-		policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable, Lost: sites.LostAfter}
+		policy.Adaptive = &adaptive{Critical: critical, Unschedulable: unschedulable, Lost: sites.LostAfter}
 		for i := range policy.Subsets {
 			if random.IntN(3) == 0 {
 				policy.Subsets[i].Min = count(int32(random.IntN(4)))
@@ -670,7 +670,7 @@ func (w *world) clustersRound(crash bool) {
 // TestTrialsBackOff: the first of two subsets never has room. In six hours, few pods are made that find no node, and the subset is asked for at most once an hour in the end. When it has room, it gets all of its replicas.
 func TestTrialsBackOff(t *testing.T) {
 	policy := policyOf(1000, Subset{Name: "a"}, Subset{Name: "b"})
-	policy.Adaptive = &Adaptive{Critical: critical, Unschedulable: unschedulable}
+	policy.Adaptive = &adaptive{Critical: critical, Unschedulable: unschedulable}
 	w := newWorld(t, nil, policy)
 	w.room = []int32{0, 2000}
 	changes, was := 0, v1beta1.Reason("")
