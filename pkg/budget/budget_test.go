@@ -290,7 +290,7 @@ func TestAnEntryAloneApprovesNothing(t *testing.T) {
 // TestAnOperationThatNeverHappensLosesItsApproval tries without end what something else refuses each time.
 func TestAnOperationThatNeverHappensLosesItsApproval(t *testing.T) {
 	p, f := compile(t, budgetOf("max 1")), facts(3, times(3, Available)...)
-	for i := range MaxRenewals + 1 {
+	for i := range maxRenewals + 1 {
 		d := p.Decide(f, []Request{request("p0", v1beta1.OperationEvict)}, metav1.Time{})
 		if f.Ledger = d.Ledger; !d.Verdicts[0].Allowed || len(d.Ledger) != 1 {
 			t.Fatalf("attempt %d: %+v", i, d)

@@ -60,7 +60,7 @@ type Tally struct {
 	// depend on it. Otherwise no pod that may serve may go.
 	Unknown string
 	// Subsets are the counts of the subsets, in order of their names. Nil without perSubset.
-	Subsets []SubsetTally
+	Subsets []subsetTally
 	// Unplaced is how many unavailable or missing pods may be of any subset.
 	Unplaced int32
 	// Declared are the workloads of Facts.Subsets, and Forgotten are Facts.Forgotten, for the status.
@@ -237,7 +237,7 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 			d.Verdicts[i] = verdict
 			continue
 		}
-		if recorded && index < len(f.Ledger) && f.Ledger[index].Renewals >= MaxRenewals {
+		if recorded && index < len(f.Ledger) && f.Ledger[index].Renewals >= maxRenewals {
 			d.Verdicts[i] = Verdict{Reason: v1beta1.ReasonApprovalUnused, Message: p.unused(r)}
 			continue
 		}
@@ -340,7 +340,7 @@ func (p *Policy) refusal(r *Request, reason v1beta1.Reason, t Tally, subset stri
 
 func (p *Policy) unused(r *Request) string {
 	return fmt.Sprintf("pod %s cannot be %s now: PodUnavailableBudget %s has allowed this more than %d times and it never happened, so something else refuses it; look for another webhook or policy, and "+
-		"try again when the approval has expired", r.Name, verbs[r.Operation], p.Name, MaxRenewals)
+		"try again when the approval has expired", r.Name, verbs[r.Operation], p.Name, maxRenewals)
 }
 
 func (p *Policy) ledgerFull(r *Request, entries int) string {

@@ -8,12 +8,12 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
-// Forecast estimates, from the status of a budget alone, which pods may be evicted. Callers that choose among pods use it first, and then send the
+// forecast estimates, from the status of a budget alone, which pods may be evicted. Callers that choose among pods use it first, and then send the
 // request: a status can be old, so only the webhook's answer is binding. It is not safe for concurrent use.
 //
 //   - Pods in the ledger do not lower the number of available pods further. Pending, gone and exempt pods are free.
 //   - A status of another generation of the budget allows only free pods.
-type Forecast struct {
+type forecast struct {
 	policy   *Policy
 	protects bool
 	observed bool
@@ -24,8 +24,8 @@ type Forecast struct {
 }
 
 // Forecast starts from the status of pub, from which the policy was compiled.
-func (p *Policy) Forecast(pub *v1beta1.PodUnavailableBudget) *Forecast {
-	f := &Forecast{
+func (p *Policy) Forecast(pub *v1beta1.PodUnavailableBudget) *forecast {
+	f := &forecast{
 		policy: p, protects: p.Protects(v1beta1.OperationEvict), observed: pub.Status.ObservedGeneration == pub.Generation,
 		recorded: recordedIn(pub.Status.Ledger), replacing: sets.New[types.UID](),
 		tally: Tally{Total: pub.Status.TotalReplicas, Desired: pub.Status.DesiredAvailable, Available: pub.Status.CurrentAvailable},
@@ -41,13 +41,13 @@ func (p *Policy) Forecast(pub *v1beta1.PodUnavailableBudget) *Forecast {
 
 // Has is true if the eviction of the pod would be allowed. It is true as well for a pod whose refused eviction has a new pod made first: the old one goes
 // later.
-func (f *Forecast) Has(pod *corev1.Pod) bool {
+func (f *forecast) Has(pod *corev1.Pod) bool {
 	observed := f.expect(pod)
 	return f.may(&observed) || f.replaces(pod)
 }
 
 // Take counts the eviction of the pod. A second call for the same pod changes nothing.
-func (f *Forecast) Take(pod *corev1.Pod) {
+func (f *forecast) Take(pod *corev1.Pod) {
 	if observed := f.expect(pod); f.may(&observed) || !f.replaces(pod) {
 		f.take(&observed)
 	} else {
@@ -56,14 +56,14 @@ func (f *Forecast) Take(pod *corev1.Pod) {
 }
 
 // Refused records that the webhook refused the eviction of the pod: no available pod may become unavailable, whatever the status says.
-func (f *Forecast) Refused(pod *corev1.Pod) {
+func (f *forecast) Refused(pod *corev1.Pod) {
 	if observed := f.expect(pod); !f.isFree(&observed) {
 		f.tally.Available = min(f.tally.Available, f.tally.Desired-1)
 	}
 }
 
 // expect is Observe without a doubt that only time ends: it may have ended where the status was written.
-func (f *Forecast) expect(pod *corev1.Pod) Pod {
+func (f *forecast) expect(pod *corev1.Pod) Pod {
 	observed, d := observe(pod, f.policy.Ignored, false)
 	if d.change != 0 {
 		observed.State, observed.Why = Available, ""
@@ -71,21 +71,21 @@ func (f *Forecast) expect(pod *corev1.Pod) Pod {
 	return observed
 }
 
-func (f *Forecast) may(pod *Pod) bool {
+func (f *forecast) may(pod *Pod) bool {
 	return f.isFree(pod) || f.observed && f.policy.judge(v1beta1.OperationEvict, pod, f.recorded.Has(pod.UID), &f.tally).Allowed
 }
 
 // replaces is true if the refusal of an eviction has a new pod made first, which is not under way yet.
-func (f *Forecast) replaces(pod *corev1.Pod) bool {
+func (f *forecast) replaces(pod *corev1.Pod) bool {
 	return f.observed && f.replacing.Len() < f.policy.ReplaceFirst && !f.replacing.Has(pod.UID) && IsReplaceable(pod)
 }
 
 // isFree is true if the pod may be evicted whatever the numbers are.
-func (f *Forecast) isFree(pod *Pod) bool {
+func (f *forecast) isFree(pod *Pod) bool {
 	return !f.protects || pod.State == Exempt || pod.State == Gone || pod.State == Pending
 }
 
-func (f *Forecast) take(pod *Pod) {
+func (f *forecast) take(pod *Pod) {
 	if f.isFree(pod) || f.recorded.Has(pod.UID) {
 		return
 	}

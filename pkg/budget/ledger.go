@@ -13,9 +13,9 @@ import (
 	"github.com/berth-project/berth/pkg/podstate"
 )
 
-// MaxRenewals is how often the approval of an operation on a pod is renewed. If its entry is still there, something else refuses the operation, such as another
+// maxRenewals is how often the approval of an operation on a pod is renewed. If its entry is still there, something else refuses the operation, such as another
 // webhook. The entry then expires, so that others who wait for the room get their turn.
-const MaxRenewals = 100
+const maxRenewals = 100
 
 // renew approves an operation on a pod that has an entry. The entry always changes, which restarts its expiry: so it outlives the request, whatever the
 // clocks say.

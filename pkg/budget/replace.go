@@ -79,8 +79,8 @@ func IsReplacing(all []v1beta1.ReplacedPod, uid types.UID) bool {
 	return slices.ContainsFunc(all, func(one v1beta1.ReplacedPod) bool { return one.UID == uid })
 }
 
-// Handover says which ReplicaSet has handed a pod to its Deployment, for which budget, and when, by the controller's clock.
-type Handover struct {
+// handover says which ReplicaSet has handed a pod to its Deployment, for which budget, and when, by the controller's clock.
+type handover struct {
 	Budget     string      `json:"budget"`
 	ReplicaSet string      `json:"replicaSet"`
 	UID        types.UID   `json:"uid"`
@@ -88,12 +88,12 @@ type Handover struct {
 }
 
 // HandoverOf is nil for a pod that no ReplicaSet has handed over. The annotation alone says nothing: the pod's controller must be a Deployment.
-func HandoverOf(pod *corev1.Pod) *Handover {
+func HandoverOf(pod *corev1.Pod) *handover {
 	text, found := pod.Annotations[v1beta1.ReplacedFirstAnnotation]
 	if !found {
 		return nil
 	}
-	owner, h := workload.ControllerOf(pod), &Handover{}
+	owner, h := workload.ControllerOf(pod), &handover{}
 	if owner == nil || owner.Kind != deployment || json.Unmarshal([]byte(text), h) != nil || h.ReplicaSet == "" || h.UID == "" {
 		return nil
 	}
@@ -102,7 +102,7 @@ func HandoverOf(pod *corev1.Pod) *Handover {
 
 // HandOver is the merge patch that hands a pod of the ReplicaSet to the Deployment that controls both. The patch fails if the pod has changed.
 func HandOver(pod *corev1.Pod, set *appsv1.ReplicaSet, budget string, now metav1.Time) []byte {
-	mark, _ := json.Marshal(Handover{Budget: budget, ReplicaSet: set.Name, UID: set.UID, Since: now}) // texts and a time do not fail
+	mark, _ := json.Marshal(handover{Budget: budget, ReplicaSet: set.Name, UID: set.UID, Since: now}) // texts and a time do not fail
 	to := *metav1.GetControllerOf(set)
 	to.BlockOwnerDeletion = nil // only those who may change the finalizers of the Deployment may set it
 	return moveTo(pod, to, string(mark))

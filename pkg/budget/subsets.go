@@ -33,8 +33,8 @@ type SubsetWorkload struct {
 	Replicas int32
 }
 
-// SubsetTally is the count of one subset.
-type SubsetTally struct {
+// subsetTally is the count of one subset.
+type subsetTally struct {
 	Name string
 	// Total is how many pods the subset should have. A sum that exceeds an int32 becomes the greatest int32.
 	Total int32
@@ -42,7 +42,7 @@ type SubsetTally struct {
 	Available int32
 }
 
-func (s *SubsetTally) missing() int32 { return max(s.Total-s.Available, 0) }
+func (s *subsetTally) missing() int32 { return max(s.Total-s.Available, 0) }
 
 func (p *Policy) compilePerSubset(spec *v1beta1.PerSubset, path *field.Path) (errs field.ErrorList) {
 	if spec == nil {
@@ -96,10 +96,10 @@ func (p *Policy) tallySubsets(f *Facts, recorded sets.Set[types.UID], t *Tally) 
 	if p.perSubset == nil {
 		return
 	}
-	counts := map[string]*SubsetTally{}
-	of := func(name string) *SubsetTally {
+	counts := map[string]*subsetTally{}
+	of := func(name string) *subsetTally {
 		if counts[name] == nil {
-			counts[name] = &SubsetTally{Name: name}
+			counts[name] = &subsetTally{Name: name}
 		}
 		return counts[name]
 	}
@@ -141,11 +141,11 @@ func (p *Policy) tallySubsets(f *Facts, recorded sets.Set[types.UID], t *Tally) 
 	if p.Replicas != nil {
 		t.Unplaced = sum(t.Unplaced, max(t.Total-existing, 0))
 	}
-	t.Subsets = make([]SubsetTally, 0, len(counts))
+	t.Subsets = make([]subsetTally, 0, len(counts))
 	for _, in := range counts {
 		t.Subsets = append(t.Subsets, *in)
 	}
-	slices.SortFunc(t.Subsets, func(a, b SubsetTally) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(t.Subsets, func(a, b subsetTally) int { return cmp.Compare(a.Name, b.Name) })
 	t.Forgotten = f.Forgotten
 }
 
@@ -153,17 +153,17 @@ func (p *Policy) tallySubsets(f *Facts, recorded sets.Set[types.UID], t *Tally) 
 func sum(a, b int32) int32 { return int32(min(int64(a)+int64(b), int64(maxReplicas))) }
 
 // find is the count of a subset. It is zero for a subset without available pods of which no workload is known.
-func (t *Tally) find(name string) SubsetTally {
-	if at, found := slices.BinarySearchFunc(t.Subsets, name, func(s SubsetTally, name string) int { return cmp.Compare(s.Name, name) }); found {
+func (t *Tally) find(name string) subsetTally {
+	if at, found := slices.BinarySearchFunc(t.Subsets, name, func(s subsetTally, name string) int { return cmp.Compare(s.Name, name) }); found {
 		return t.Subsets[at]
 	}
-	return SubsetTally{Name: name}
+	return subsetTally{Name: name}
 }
 
 // take counts an operation on an available pod.
 func (t *Tally) take(pod *Pod) {
 	t.Available--
-	at := slices.IndexFunc(t.Subsets, func(s SubsetTally) bool { return s.Name == pod.Subset })
+	at := slices.IndexFunc(t.Subsets, func(s subsetTally) bool { return s.Name == pod.Subset })
 	if at < 0 || pod.Unwanted {
 		return
 	}
