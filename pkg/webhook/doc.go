@@ -10,6 +10,6 @@
 //
 // Begin reading at Setup: it says what is served and when it is ready. Then follow one request. review.go decodes and answers a pod's review. pod.go
 // finds the pod's spread, asks the model, and answers with the difference (patch.go). Pods that bind early go on to early.go, which finds out how
-// full the subsets are (bookings.go). For a spread, spread.go gathers what is known and calls ValidateSpread (validate.go, pure). certificates.go
+// full the subsets are (bookings.go). For a spread, spread.go gathers what is known and calls validateSpread (validate.go, pure). certificates.go
 // provides the certificate. clients.go decides which clients are answered, and paths.go how the API server is recognized by the path that it calls.
 package webhook

@@ -75,23 +75,23 @@ func (v *spreadValidator) validate(ctx context.Context, spread, old *v1beta1.Wor
 	if err != nil {
 		return nil, nil, apierrors.NewInternalError(err)
 	}
-	if warnings, errs = ValidateSpread(spread, old, known); old == nil && len(errs) == 0 {
+	if warnings, errs = validateSpread(spread, old, known); old == nil && len(errs) == 0 {
 		v.announceIfStored(ctx, spread)
 	}
 	return warnings, errs, nil
 }
 
-func (v *spreadValidator) gather(ctx context.Context, spread *v1beta1.WorkloadSpread) (Known, error) {
+func (v *spreadValidator) gather(ctx context.Context, spread *v1beta1.WorkloadSpread) (knownFacts, error) {
 	var spreads v1beta1.WorkloadSpreadList
 	// The objects are shared with the cache and are only read.
 	if err := v.reader.List(ctx, &spreads, client.InNamespace(spread.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return Known{}, fmt.Errorf("listing the spreads of namespace %s: %w", spread.Namespace, err)
+		return knownFacts{}, fmt.Errorf("listing the spreads of namespace %s: %w", spread.Namespace, err)
 	}
-	return Known{Spreads: spreads.Items, Target: v.target(ctx, spread), Nodes: v.nodes(ctx, spread), Autoscaler: v.autoscaler.Name()}, nil
+	return knownFacts{Spreads: spreads.Items, Target: v.target(ctx, spread), Nodes: v.nodes(ctx, spread), Autoscaler: v.autoscaler.Name()}, nil
 }
 
 // target reads the workload with one request. A failure is no error: most of a spread can be validated without the workload.
-func (v *spreadValidator) target(ctx context.Context, spread *v1beta1.WorkloadSpread) Target {
+func (v *spreadValidator) target(ctx context.Context, spread *v1beta1.WorkloadSpread) targetFacts {
 	ctx, cancel := context.WithTimeout(ctx, targetTimeout)
 	defer cancel()
 	object := &unstructured.Unstructured{}
@@ -104,12 +104,14 @@ func (v *spreadValidator) target(ctx context.Context, spread *v1beta1.WorkloadSp
 	if err == nil {
 		err = v.live.Get(ctx, types.NamespacedName{Namespace: spread.Namespace, Name: spread.Spec.TargetReference.Name}, object)
 	}
-	cannot := func(why string) Target { return Target{Problem: workloadName(spread) + " cannot be read: " + why} }
+	cannot := func(why string) targetFacts {
+		return targetFacts{Problem: workloadName(spread) + " cannot be read: " + why}
+	}
 	switch {
 	case meta.IsNoMatchError(err):
 		return cannot(fmt.Sprintf("the API server has no kind %s in %s; install it or correct the target", object.GetKind(), object.GetAPIVersion()))
 	case apierrors.IsNotFound(err):
-		return Target{Problem: "there is no " + workloadName(spread) + " yet, and the spread waits for it"}
+		return targetFacts{Problem: "there is no " + workloadName(spread) + " yet, and the spread waits for it"}
 	case apierrors.IsForbidden(err):
 		return cannot(fmt.Sprintf(`Berth may not get it; create a ClusterRole with get, list and watch on its resource and the label rbac.berth.dev/aggregate-to-workload-reader: "true" (%v)`, err))
 	case err != nil:
@@ -129,8 +131,8 @@ func targetVersion(spread *v1beta1.WorkloadSpread) schema.GroupVersionKind {
 }
 
 // targetOf reads fields that most kinds have at the same paths. It leaves out fields that are missing or have another type.
-func targetOf(object *unstructured.Unstructured, spread *v1beta1.WorkloadSpread) Target {
-	target := Target{Read: true, United: unitedOf(object), Template: templateOf(object), Selector: workload.Selector(object), Replicas: replicasOf(object, spread)}
+func targetOf(object *unstructured.Unstructured, spread *v1beta1.WorkloadSpread) targetFacts {
+	target := targetFacts{Read: true, United: unitedOf(object), Template: templateOf(object), Selector: workload.Selector(object), Replicas: replicasOf(object, spread)}
 	if kind, watched := workloads[kindOfTarget(spread)]; watched {
 		typed := kind.NewObject()
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err == nil {

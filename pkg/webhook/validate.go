@@ -17,20 +17,20 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// Known is what validation knows besides the spread itself. The zero value knows nothing, and causes no warnings.
-type Known struct {
+// knownFacts is what validation knows besides the spread itself. The zero value knows nothing, and causes no warnings.
+type knownFacts struct {
 	// Spreads of the spread's namespace. They may include the spread.
 	Spreads []v1beta1.WorkloadSpread
 	// Target is the workload.
-	Target Target
+	Target targetFacts
 	// Nodes of the cluster. Only names and labels are read. Nil if they are not known.
 	Nodes []*corev1.Node
 	// Autoscaler of the nodes. Empty if there is none, or if that is not known.
 	Autoscaler autoscaler.Name
 }
 
-// Target is what was read of a workload.
-type Target struct {
+// targetFacts is what was read of a workload.
+type targetFacts struct {
 	// Problem says that the workload does not exist, or why it could not be read. Empty if it was read, or if nobody tried.
 	Problem string
 	// United is the name of the UnitedDeployment whose child the workload is. Empty if it is none, or if that is not known.
@@ -47,9 +47,9 @@ type Target struct {
 	Selector labels.Selector
 }
 
-// ValidateSpread returns errors and warnings about a spread that is about to be created (old is nil) or to replace old. Errors and warnings name the
+// validateSpread returns errors and warnings about a spread that is about to be created (old is nil) or to replace old. Errors and warnings name the
 // path of the field. It needs no API server.
-func ValidateSpread(spread, old *v1beta1.WorkloadSpread, known Known) (warnings []string, errs field.ErrorList) {
+func validateSpread(spread, old *v1beta1.WorkloadSpread, known knownFacts) (warnings []string, errs field.ErrorList) {
 	spec := field.NewPath("spec")
 	policy, errs := subset.Compile(spread, spec)
 	if policy != nil {
@@ -70,7 +70,7 @@ func ValidateSpread(spread, old *v1beta1.WorkloadSpread, known Known) (warnings 
 }
 
 // validateTarget checks what depends on the cluster.
-func validateTarget(spread, old *v1beta1.WorkloadSpread, known *Known, path *field.Path) (warnings []string, errs field.ErrorList) {
+func validateTarget(spread, old *v1beta1.WorkloadSpread, known *knownFacts, path *field.Path) (warnings []string, errs field.ErrorList) {
 	if other := conflictingSpread(spread, known.Spreads); other != nil {
 		switch {
 		case workload.Wins(other, spread):
@@ -102,7 +102,7 @@ func validateTarget(spread, old *v1beta1.WorkloadSpread, known *Known, path *fie
 }
 
 // dividedByUnited says why a spread must not divide a UnitedDeployment or one of its children. It is empty for other workloads.
-func dividedByUnited(spread *v1beta1.WorkloadSpread, target *Target) string {
+func dividedByUnited(spread *v1beta1.WorkloadSpread, target *targetFacts) string {
 	const instead = "put the numbers into spec.topology.subsets of the UnitedDeployment, and delete the spread"
 	switch {
 	case kindOfTarget(spread) == unitedv1beta1.Kind.GroupKind():
@@ -121,7 +121,7 @@ func hasPatch(spread *v1beta1.WorkloadSpread) bool {
 
 // validatePatches tries the patches on a pod of the workload. The policy is nil if the spec is invalid; valid patches are tried in any case. An error
 // in an unchanged patch is only a warning: the workload has changed since, and that must not keep anybody from changing something else.
-func validatePatches(spread, old *v1beta1.WorkloadSpread, policy *subset.Policy, known *Known, path *field.Path) (warnings []string, errs field.ErrorList) {
+func validatePatches(spread, old *v1beta1.WorkloadSpread, policy *subset.Policy, known *knownFacts, path *field.Path) (warnings []string, errs field.ErrorList) {
 	for i := range spread.Spec.Subsets {
 		spec, at := &spread.Spec.Subsets[i], path.Index(i)
 		patch, _ := subset.CompilePatch(spec.Patch, at.Child("patch")) // subset.Compile reports the errors

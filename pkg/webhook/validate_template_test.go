@@ -151,8 +151,8 @@ func TestPatchesAreTriedOnThePodsOfTheWorkload(t *testing.T) {
 				text = template
 			}
 			spread := changed(spreadOf("web", "web", 1), func(spec *v1beta1.WorkloadSpreadSpec) { spec.Subsets[0].Patch = yamlPatch(t, tc.patch) })
-			known := Known{Target: Target{Read: true, Template: templateOfYAML(t, text), Selector: labels.SelectorFromSet(labels.Set{"app": "web"})}}
-			warnings, errs := ValidateSpread(spread, nil, known)
+			known := knownFacts{Target: targetFacts{Read: true, Template: templateOfYAML(t, text), Selector: labels.SelectorFromSet(labels.Set{"app": "web"})}}
+			warnings, errs := validateSpread(spread, nil, known)
 			expectEachToContain(t, "errors", tc.want, texts(errs))
 			expectEachToContain(t, "warnings", nil, warnings)
 		})
@@ -170,7 +170,7 @@ func texts[E error](errs []E) []string {
 func TestAPatchThatDoesNotFitTheWorkloadAnyMore(t *testing.T) {
 	const gone, also = `{"spec":{"volumes":[{"name":"data","hostPath":{"path":"/x"}}]}}`, `{"spec":{"volumes":[{"name":"data","hostPath":{"path":"/y"}}]}}`
 	old := changed(spreadOf("web", "web", 1), patchedBy(gone))
-	known := Known{Target: Target{Read: true, Template: templateOfYAML(t, template)}}
+	known := knownFacts{Target: targetFacts{Read: true, Template: templateOfYAML(t, template)}}
 	tests := map[string]struct {
 		change               func(*v1beta1.WorkloadSpreadSpec)
 		wantWarned, wantErrs string
@@ -186,7 +186,7 @@ func TestAPatchThatDoesNotFitTheWorkloadAnyMore(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			warnings, errs := ValidateSpread(changed(old, tc.change), old, known)
+			warnings, errs := validateSpread(changed(old, tc.change), old, known)
 			if all := strings.Join(warnings, "\n"); strings.Contains(all, "hostPath") != (tc.wantWarned != "") || !strings.Contains(all, tc.wantWarned) {
 				t.Errorf("warnings %s, want %q", all, tc.wantWarned)
 			}
@@ -202,7 +202,7 @@ func TestPatchesAreTriedAlsoIfTheSpreadIsInvalidElsewhere(t *testing.T) {
 		spec.Subsets[0].Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpEqual}}
 		patchedBy(`{"spec":{"nodeName":"n"}}`, `{"spec":{"containers":[{"name":"sidecar"}]}}`)(spec)
 	})
-	_, errs := ValidateSpread(spread, nil, Known{Target: Target{Read: true, Template: templateOfYAML(t, template)}})
+	_, errs := validateSpread(spread, nil, knownFacts{Target: targetFacts{Read: true, Template: templateOfYAML(t, template)}})
 	expectEachToContain(t, "errors", []string{
 		"spec.subsets[0].tolerations[0].operator", "spec.subsets[0].patch.spec.nodeName: Forbidden",
 		"spec.subsets[1].patch: Required value: at spec.containers[sidecar].image of the patched pod",
@@ -229,7 +229,7 @@ func TestAPatchThatLeavesNoNodeOfTheSubset(t *testing.T) {
 				template.Spec.NodeSelector = map[string]string{"arch": "arm"}
 			}
 			spread := changed(changed(spreadOf("web", "web", 1), selecting("pool")), patchedBy(tc.patch))
-			warnings, errs := ValidateSpread(spread, nil, Known{Target: Target{Read: true, Template: template}, Nodes: nodes})
+			warnings, errs := validateSpread(spread, nil, knownFacts{Target: targetFacts{Read: true, Template: template}, Nodes: nodes})
 			if len(errs) > 0 {
 				t.Fatal(errs)
 			}

@@ -92,7 +92,7 @@ func TestValidateSpread(t *testing.T) {
 
 	tests := map[string]struct {
 		spread, old  *v1beta1.WorkloadSpread
-		known        Known
+		known        knownFacts
 		wantWarnings []string
 		wantErrors   []string
 	}{
@@ -110,32 +110,32 @@ func TestValidateSpread(t *testing.T) {
 			wantWarnings: []string{"spec.subsets[0]: has no maxReplicas"},
 		},
 		"a workload that is not there yet is a warning": {
-			spread: web, known: Known{Target: Target{Problem: "there is no Deployment web yet, and the spread waits for it"}},
+			spread: web, known: knownFacts{Target: targetFacts{Problem: "there is no Deployment web yet, and the spread waits for it"}},
 			wantWarnings: []string{"spec.targetRef: there is no Deployment web yet"},
 		},
 		"a workload that is not there yet leaves patches untried": {
-			spread: changed(web, patchedBy(`{}`, `{"spec":{"hostname":"x"}}`)), known: Known{Target: Target{Problem: "there is no Deployment web yet, and the spread waits for it"}},
+			spread: changed(web, patchedBy(`{}`, `{"spec":{"hostname":"x"}}`)), known: knownFacts{Target: targetFacts{Problem: "there is no Deployment web yet, and the spread waits for it"}},
 			wantWarnings: []string{"spec.targetRef: there is no Deployment web yet, and the spread waits for it, so the patches were not tried on its pods"},
 		},
 		"a workload that cannot be read is a warning": {
-			spread: web, known: Known{Target: Target{Problem: "Deployment web cannot be read: it is away"}},
+			spread: web, known: knownFacts{Target: targetFacts{Problem: "Deployment web cannot be read: it is away"}},
 			wantWarnings: []string{"spec.targetRef: Deployment web cannot be read: it is away"},
 		},
 		"a workload that cannot be read leaves patches untried": {
-			spread: changed(web, patchedBy(`{}`, `{"spec":{"hostname":"x"}}`)), known: Known{Target: Target{Problem: "Deployment web cannot be read: it is away"}},
+			spread: changed(web, patchedBy(`{}`, `{"spec":{"hostname":"x"}}`)), known: knownFacts{Target: targetFacts{Problem: "Deployment web cannot be read: it is away"}},
 			wantWarnings: []string{"spec.targetRef: Deployment web cannot be read: it is away, so the patches were not tried on its pods"},
 		},
 		"a workload without a template leaves patches untried": {
-			spread: changed(web, patchedBy(`{}`, `{"spec":{"hostname":"x"}}`)), known: Known{Target: Target{Read: true}},
+			spread: changed(web, patchedBy(`{}`, `{"spec":{"hostname":"x"}}`)), known: knownFacts{Target: targetFacts{Read: true}},
 			wantWarnings: []string{"spec.targetRef: Deployment web has no pod template at spec.template, so the patches were not tried on its pods"},
 		},
-		"a workload without a template is as good as any for a spread without patches": {spread: web, known: Known{Target: Target{Read: true}}},
+		"a workload without a template is as good as any for a spread without patches": {spread: web, known: knownFacts{Target: targetFacts{Read: true}}},
 		"a child of a UnitedDeployment is divided already": {
-			spread: web, known: Known{Target: Target{United: "shop"}},
+			spread: web, known: knownFacts{Target: targetFacts{United: "shop"}},
 			wantErrors: []string{"spec.targetRef: Forbidden: Deployment web is a child of UnitedDeployment shop, which divides its pods over subsets already; put the numbers into spec.topology.subsets"},
 		},
 		"a workload that became a child is a warning": {
-			spread: web, old: before, known: Known{Target: Target{United: "shop"}},
+			spread: web, old: before, known: knownFacts{Target: targetFacts{United: "shop"}},
 			wantWarnings: []string{"spec.targetRef: Deployment web is a child of UnitedDeployment shop"},
 		},
 		"a UnitedDeployment divides its pods itself": {
@@ -144,75 +144,75 @@ func TestValidateSpread(t *testing.T) {
 		},
 		"a UnitedDeployment of another group is a workload like any": {spread: changed(web, targeting("example.com/v1", "UnitedDeployment", ""))},
 		"percentages are counted at the replicas that there are": {
-			spread: changed(web, percentages), known: Known{Target: Target{Replicas: ptr.To[int32](3)}},
+			spread: changed(web, percentages), known: knownFacts{Target: targetFacts{Replicas: ptr.To[int32](3)}},
 			wantWarnings: []string{"spec.subsets: the minimums are 4 pods (a 2, b 2), and the workload has 3 replicas, so the last subsets get less than their minimum"},
 		},
 		"a rolling update that can never go on is a warning": {
 			spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) {
 				s.ScheduleStrategy.QuotaScope, s.ScheduleStrategy.WhenFull = v1beta1.WorkloadQuotaScope, v1beta1.WhenFullWait
 				s.Subsets[1].MaxReplicas = ptr.To(intstr.FromInt32(3))
-			}), known: Known{Target: Target{Replicas: ptr.To[int32](6), MaxUnavailable: ptr.To[int32](0)}},
+			}), known: knownFacts{Target: targetFacts{Replicas: ptr.To[int32](6), MaxUnavailable: ptr.To[int32](0)}},
 			wantWarnings: []string{"spec.scheduleStrategy.quotaScope: a rolling update can never go on: 6 of 6 replicas must stay available, and all revisions together have 6 slots"},
 		},
 		"percentages of replicas that are not known are not counted": {spread: changed(web, percentages)},
 		"subsets are compared with the nodes that there are": {
-			spread: changed(web, selecting("disk", "pool")), known: Known{Nodes: []*corev1.Node{labelled("n1", "pool")}},
+			spread: changed(web, selecting("disk", "pool")), known: knownFacts{Nodes: []*corev1.Node{labelled("n1", "pool")}},
 			wantWarnings: []string{"spec.subsets[0].requiredNodeSelector: no node matches now"},
 		},
 		"with no node in the cluster there is none for the subsets": {
-			spread: changed(web, selecting("disk", "pool")), known: Known{Nodes: []*corev1.Node{}},
+			spread: changed(web, selecting("disk", "pool")), known: knownFacts{Nodes: []*corev1.Node{}},
 			wantWarnings: []string{"spec.subsets[0].requiredNodeSelector: no node matches now", "spec.subsets[1].requiredNodeSelector: no node matches now"},
 		},
 		"late binding beside a node autoscaler": {
-			spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.LateBinding }), known: Known{Autoscaler: autoscaler.Karpenter},
+			spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.LateBinding }), known: knownFacts{Autoscaler: autoscaler.Karpenter},
 			wantWarnings: []string{"spec.scheduleStrategy.binding: with Late a node autoscaler (karpenter) takes pods to fit in any of the subsets"},
 		},
-		"gated binding beside a node autoscaler": {spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.AutoBinding }), known: Known{Autoscaler: autoscaler.Karpenter}},
+		"gated binding beside a node autoscaler": {spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.AutoBinding }), known: knownFacts{Autoscaler: autoscaler.Karpenter}},
 		"a gated spread of strategy Adaptive without a limit for waiting": {
-			spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Type = v1beta1.AdaptiveScheduleStrategy }), known: Known{Autoscaler: autoscaler.Karpenter},
+			spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Type = v1beta1.AdaptiveScheduleStrategy }), known: knownFacts{Autoscaler: autoscaler.Karpenter},
 			wantWarnings: []string{"spec.scheduleStrategy.adaptive.rescheduleCriticalSeconds: is not set, so pods that no subset has a node for wait in the last subset with room"},
 		},
 		"a subset of a gated spread that only taints tell from another": {
 			spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) {
 				s.ScheduleStrategy.Binding = v1beta1.GatedBinding
 				s.Subsets[0].RequiredNodeSelector, s.Subsets[1].Tolerations = nil, []corev1.Toleration{{Key: "spot", Operator: corev1.TolerationOpExists}}
-			}), known: Known{Autoscaler: autoscaler.Karpenter},
+			}), known: knownFacts{Autoscaler: autoscaler.Karpenter},
 			wantWarnings: []string{"spec.subsets[0]: selects all nodes by their labels, and does not tolerate the taints of other subsets; a node autoscaler (karpenter)"},
 		},
 		"late binding where there is none":        {spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.LateBinding })},
 		"nodes that are not known are not missed": {spread: changed(web, selecting("disk", "pool"))},
 		"a second spread for a workload has no effect and is told of the first": {
-			spread: web, known: Known{Spreads: spreads(older)},
+			spread: web, known: knownFacts{Spreads: spreads(older)},
 			wantWarnings: []string{`spec.targetRef: has no effect as long as the older WorkloadSpread "older" divides Deployment web`},
 		},
 		"of several spreads for the workload the one that divides it is named": {
-			spread: web, known: Known{Spreads: spreads(older, oldest)},
+			spread: web, known: knownFacts{Spreads: spreads(older, oldest)},
 			wantWarnings: []string{`older WorkloadSpread "oldest" divides`},
 		},
 		"a second spread is refused if it sorts before the first of the same second": {
-			spread: web, known: Known{Spreads: spreads(spreadOf("xyz", "web", 1))},
+			spread: web, known: knownFacts{Spreads: spreads(spreadOf("xyz", "web", 1))},
 			wantErrors: []string{`WorkloadSpread "xyz" already divides`},
 		},
 		"a second spread is refused for its other errors": {
-			spread: changed(web, broken), known: Known{Spreads: spreads(older)},
+			spread: changed(web, broken), known: knownFacts{Spreads: spreads(older)},
 			wantErrors: []string{"tolerations[0]", "resources.limit", "labels"}, wantWarnings: []string{`"older"`},
 		},
-		"the version of the target makes no other workload":   {spread: web, known: Known{Spreads: spreads(otherVersion)}, wantWarnings: []string{`"older"`}},
-		"a workload of another kind is another workload":      {spread: web, known: Known{Spreads: spreads(otherKind)}},
-		"a workload of another group is another workload":     {spread: web, known: Known{Spreads: spreads(otherGroup)}},
-		"a workload of another name is another workload":      {spread: web, known: Known{Spreads: spreads(spreadOf("older", "api", 2))}},
-		"a spread that is created again is no second spread":  {spread: web, known: Known{Spreads: spreads(spreadOf("web", "web", 5))}},
-		"a changed spread is no second spread to itself":      {spread: web, old: before, known: Known{Spreads: spreads(before)}},
-		"a spread that divides its workload may change":       {spread: web, old: before, known: Known{Spreads: spreads(before, younger)}},
+		"the version of the target makes no other workload":   {spread: web, known: knownFacts{Spreads: spreads(otherVersion)}, wantWarnings: []string{`"older"`}},
+		"a workload of another kind is another workload":      {spread: web, known: knownFacts{Spreads: spreads(otherKind)}},
+		"a workload of another group is another workload":     {spread: web, known: knownFacts{Spreads: spreads(otherGroup)}},
+		"a workload of another name is another workload":      {spread: web, known: knownFacts{Spreads: spreads(spreadOf("older", "api", 2))}},
+		"a spread that is created again is no second spread":  {spread: web, known: knownFacts{Spreads: spreads(spreadOf("web", "web", 5))}},
+		"a changed spread is no second spread to itself":      {spread: web, old: before, known: knownFacts{Spreads: spreads(before)}},
+		"a spread that divides its workload may change":       {spread: web, old: before, known: knownFacts{Spreads: spreads(before, younger)}},
 		"a changed spread is judged like a new one otherwise": {spread: changed(web, broken), old: before, wantErrors: []string{"tolerations[0]", "resources.limit", "labels"}},
 		"a spread without effect may change and is told so": {
-			spread: web, old: before, known: Known{Spreads: spreads(before, older)},
+			spread: web, old: before, known: knownFacts{Spreads: spreads(before, older)},
 			wantWarnings: []string{`spec.targetRef: has no effect as long as the older WorkloadSpread "older" divides Deployment web`},
 		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			warnings, errs := ValidateSpread(tc.spread, tc.old, tc.known)
+			warnings, errs := validateSpread(tc.spread, tc.old, tc.known)
 			var errors []string
 			for _, err := range errs {
 				errors = append(errors, err.Error())
