@@ -126,7 +126,7 @@ func spreadOf(tb testing.TB, kind, spec string) *v1beta1.WorkloadSpread {
 	return spread
 }
 
-func simulate(tb testing.TB, e *Engine, spread *v1beta1.WorkloadSpread, replicas int32) *Placement {
+func simulate(tb testing.TB, e *Engine, spread *v1beta1.WorkloadSpread, replicas int32) *placement {
 	tb.Helper()
 	e.Suppose(spread)
 	d, err := e.Divide(tb.Context(), spread, e.Lineage.Compiled(spread))
@@ -141,7 +141,7 @@ func simulate(tb testing.TB, e *Engine, spread *v1beta1.WorkloadSpread, replicas
 }
 
 // placedInAWord is "kept: web-0 web-1; a 1, b 2; waiting 1". Only subsets with new pods are in it.
-func placedInAWord(placed *Placement) string {
+func placedInAWord(placed *placement) string {
 	var kept, parts []string
 	for _, pod := range placed.Kept {
 		kept = append(kept, pod.Name)

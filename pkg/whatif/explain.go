@@ -35,7 +35,7 @@ type podReport struct {
 	// Subset that the pod is in. Empty if it is in none.
 	Subset string `json:"subset,omitempty"`
 	// Tiers are the subsets in order, as they are now for a pod like this one.
-	Tiers []Tier `json:"tiers,omitempty"`
+	Tiers []tier `json:"tiers,omitempty"`
 	// Why it is in this subset, on this node or pending.
 	Why string `json:"why"`
 	// Next is what the spread does, or waits for, if the pod has no node.
@@ -44,8 +44,8 @@ type podReport struct {
 	Scheduler string `json:"scheduler,omitempty"`
 }
 
-// Tier is one subset, as it is for one pod.
-type Tier struct {
+// tier is one subset, as it is for one pod.
+type tier struct {
 	Subset string `json:"subset"`
 	// Kept is how many pods hold a slot in the pod's quota scope, including this pod.
 	Kept int32 `json:"kept"`
@@ -107,7 +107,7 @@ func explainPod(ctx context.Context, e *Engine, pod *corev1.Pod) (*podReport, er
 	targets, _ := policy.Targets(&plan, pods)
 	kept := divided.Tally.Kept(policy.ScopeOf(observed.Revision))
 	for i := range policy.Subsets {
-		tier := Tier{Subset: policy.Subsets[i].Name, Kept: kept.At(i)}
+		tier := tier{Subset: policy.Subsets[i].Name, Kept: kept.At(i)}
 		if quota := plan.Quota[i]; quota != subset.NoLimit {
 			tier.Quota = &quota
 		}
@@ -158,7 +158,7 @@ func explainPod(ctx context.Context, e *Engine, pod *corev1.Pod) (*podReport, er
 }
 
 // survey asks the filters about a pod like this one in a subset.
-func (t *Tier) survey(ctx context.Context, e *Engine, rooms *fit.Rooms, d *Divided, pod *corev1.Pod, index int) error {
+func (t *tier) survey(ctx context.Context, e *Engine, rooms *fit.Rooms, d *Divided, pod *corev1.Pod, index int) error {
 	if rooms == nil {
 		t.Verdict = verdictUnknown
 		return nil
@@ -216,7 +216,7 @@ func why(r *podReport, policy *subset.Policy, index int, adopted bool, waits fun
 		reason = "had no quota left or no node for it"
 	}
 	text := fmt.Sprintf("%s %s when it was bound", strings.Join(earlier, ", "), reason)
-	if open := slices.IndexFunc(r.Tiers[:index], func(t Tier) bool { return t.Verdict == verdictOpen }); open >= 0 {
+	if open := slices.IndexFunc(r.Tiers[:index], func(t tier) bool { return t.Verdict == verdictOpen }); open >= 0 {
 		text += fmt.Sprintf("; %s is open now, and the descheduler's RebalanceToPreferredSubset would move the pod back%s", r.Tiers[open].Subset, waits(open))
 	}
 	return text
@@ -247,7 +247,7 @@ func whyRanked(r *podReport, policy *subset.Policy, index int, waits func(open i
 	if policy.HasShares() {
 		rule = "pods go to the subset that is furthest below its share"
 	}
-	if slices.ContainsFunc(r.Tiers, func(t Tier) bool { return *t.Min > 0 }) {
+	if slices.ContainsFunc(r.Tiers, func(t tier) bool { return *t.Min > 0 }) {
 		rule = "minimums come first, and above them " + rule
 	}
 	of := ""
@@ -255,7 +255,7 @@ func whyRanked(r *podReport, policy *subset.Policy, index int, waits func(open i
 		of = ", of the subsets with a node for it,"
 	}
 	text := fmt.Sprintf("%s was due for the next pod%s when it was bound: %s; it has %s now, and its target is %d", in.Subset, of, rule, report.Pods(in.Kept, "", ""), *in.Target)
-	if below := slices.IndexFunc(r.Tiers, func(t Tier) bool { return t.Kept < *t.Target && t.Verdict == verdictOpen }); below >= 0 && in.Kept > *in.Target {
+	if below := slices.IndexFunc(r.Tiers, func(t tier) bool { return t.Kept < *t.Target && t.Verdict == verdictOpen }); below >= 0 && in.Kept > *in.Target {
 		text += fmt.Sprintf("; %s is below its target and open, and the descheduler's RebalanceToPreferredSubset would move a pod there%s", r.Tiers[below].Subset, waits(below))
 	}
 	return text
@@ -279,7 +279,7 @@ func whyHeld(d *Divided, pod *corev1.Pod) string {
 
 // whyPending says what became of the pod when the scheduler's plugins looked at it now. What happens next is in the
 // report of the spread.
-func whyPending(d *Divided, outcome Outcome) string {
+func whyPending(d *Divided, outcome outcome) string {
 	switch {
 	case outcome.Bound != nil:
 		if in := subset.RecordOf(outcome.Bound); in.Subset != "" {
@@ -375,7 +375,7 @@ func (c *explainCommand) print(r *podReport) error {
 }
 
 // fitting is "0/40: 38 Insufficient cpu, 2 untolerated taint".
-func fitting(t Tier) string {
+func fitting(t tier) string {
 	text := fmt.Sprintf("%d/%d", t.Fit, t.Nodes)
 	if len(t.Refused) > 0 {
 		text += ": " + subset.FormatReasons(t.Refused)

@@ -14,9 +14,9 @@ import (
 	"github.com/berth-project/berth/pkg/workload"
 )
 
-// Placement is where the pods of a spread would be at a number of replicas, once all of them have waited as long as the
+// placement is where the pods of a spread would be at a number of replicas, once all of them have waited as long as the
 // spread lets them.
-type Placement struct {
+type placement struct {
 	Plan subset.Plan
 	// Kept are the pods with a node that stay, and Bound those that would get one.
 	Kept, Bound []*corev1.Pod
@@ -32,8 +32,8 @@ type Placement struct {
 }
 
 // Simulate is the placement at a number of replicas. Pods with a node stay, unless there are too many.
-func (e *Engine) Simulate(ctx context.Context, d *Divided, replicas int32) (*Placement, error) {
-	placed := &Placement{Plan: d.Policy.Plan(replicas)}
+func (e *Engine) Simulate(ctx context.Context, d *Divided, replicas int32) (*placement, error) {
+	placed := &placement{Plan: d.Policy.Plan(replicas)}
 	remaining, gone := e.remaining(d, &placed.Plan)
 	p, err := e.begin(ctx, d, replicas, gone)
 	if err != nil {
@@ -101,7 +101,7 @@ func (e *Engine) Simulate(ctx context.Context, d *Divided, replicas int32) (*Pla
 const patience = time.Second
 
 // survey asks the filters about the nodes of the subset in which a pod waits. One pod stands for all.
-func (p *play) survey(ctx context.Context, policy *subset.Policy, pod *corev1.Pod, placed *Placement) (err error) {
+func (p *play) survey(ctx context.Context, policy *subset.Policy, pod *corev1.Pod, placed *placement) (err error) {
 	in := p.plugin.ClaimOf(pod)
 	if in == nil && p.refused[pod.UID] == v1beta1.ReasonNoNodeFits {
 		in = &policy.Subsets[len(policy.Subsets)-1]

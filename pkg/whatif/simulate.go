@@ -120,7 +120,7 @@ func onCluster(ctx context.Context, e *Engine, d *Divided, replicas int32) (*sim
 		s.Moves = append(s.Moves, simulatedMove{Pod: excess.Pod.Name, From: d.Policy.Subset(excess.Subset).Name, Reason: excess.Reason})
 	}
 	if in := placed.Subset; in != nil {
-		s.Why = in.Name + ": " + fitting(Tier{Fit: placed.Survey.Fit, Nodes: placed.Survey.Nodes, Refused: placed.Survey.Refused})
+		s.Why = in.Name + ": " + fitting(tier{Fit: placed.Survey.Fit, Nodes: placed.Survey.Nodes, Refused: placed.Survey.Refused})
 	}
 	return s, nil
 }
