@@ -10,7 +10,7 @@ import (
 
 // BenchmarkPlan is one plan over 500 clusters with 10 pods in each.
 func BenchmarkPlan(b *testing.B) {
-	p := policyOf(5000, true, map[string]Bounds{"*": weight(1)})
+	p := policyOf(5000, true, map[string]bounds{"*": weight(1)})
 	in := Observed{Now: start, Status: &v1alpha1.FederatedReplicaSetStatus{}}
 	for i := range 500 {
 		local := &Local{Replicas: 10, Pods: 10, Bound: 10, Available: 10}

@@ -117,12 +117,12 @@ func preferencesOf(frs *v1alpha1.FederatedReplicaSet) (v1alpha1.Preferences, *fi
 }
 
 // compileClusters returns all clusters with equal weights if there are none in the spec.
-func compileClusters(spec map[string]v1alpha1.ClusterPreferences, path *field.Path) (map[string]Bounds, field.ErrorList) {
+func compileClusters(spec map[string]v1alpha1.ClusterPreferences, path *field.Path) (map[string]bounds, field.ErrorList) {
 	if spec == nil {
-		return map[string]Bounds{v1alpha1.AnyCluster: {Max: allocation.Unlimited, Weight: 1}}, nil
+		return map[string]bounds{v1alpha1.AnyCluster: {Max: allocation.Unlimited, Weight: 1}}, nil
 	}
 	var errs field.ErrorList
-	clusters := map[string]Bounds{}
+	clusters := map[string]bounds{}
 	for _, name := range slices.Sorted(maps.Keys(spec)) {
 		of, at := spec[name], path.Key(name)
 		if name != v1alpha1.AnyCluster {
@@ -130,7 +130,7 @@ func compileClusters(spec map[string]v1alpha1.ClusterPreferences, path *field.Pa
 				errs = append(errs, field.Invalid(at, name, message+`; it must be the name of a cluster, or "*" for all others`))
 			}
 		}
-		bounds := Bounds{Min: of.MinReplicas, Max: ptr.Deref(of.MaxReplicas, allocation.Unlimited), Weight: of.Weight}
+		bounds := bounds{Min: of.MinReplicas, Max: ptr.Deref(of.MaxReplicas, allocation.Unlimited), Weight: of.Weight}
 		errs = slices.Concat(errs, subset.NotNegative(at.Child("minReplicas"), &bounds.Min), subset.NotNegative(at.Child("maxReplicas"), &bounds.Max), subset.NotNegative(at.Child("weight"), &bounds.Weight))
 		if bounds.Max >= 0 && bounds.Min > bounds.Max {
 			errs = append(errs, field.Invalid(at.Child("minReplicas"), bounds.Min, "must not be greater than maxReplicas"))

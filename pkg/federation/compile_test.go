@@ -31,8 +31,8 @@ func object(t testing.TB, spec, annotation string) *v1alpha1.FederatedReplicaSet
 }
 
 func TestCompile(t *testing.T) {
-	even := map[string]Bounds{"*": {Max: allocation.Unlimited, Weight: 1}}
-	ab := map[string]Bounds{"a": {Min: 1, Max: 5, Weight: 2}, "*": {Max: allocation.Unlimited}}
+	even := map[string]bounds{"*": {Max: allocation.Unlimited, Weight: 1}}
+	ab := map[string]bounds{"a": {Min: 1, Max: 5, Weight: 2}, "*": {Max: allocation.Unlimited}}
 	for name, tc := range map[string]struct {
 		spec, annotation string
 		want             Policy
@@ -44,7 +44,7 @@ func TestCompile(t *testing.T) {
 			Policy{Replicas: 50, Rebalance: true, Clusters: ab, MaxMoving: 13, Unschedulable: time.Minute, Retry: 5 * time.Minute, Lost: 5 * time.Minute}},
 		"a pace": {web + "replicas: 50, pace: {maxMoving: 3, unschedulableSeconds: 10, retrySeconds: 20, lostSeconds: 30}", "",
 			Policy{Replicas: 50, Clusters: even, MaxMoving: 3, Unschedulable: 10 * time.Second, Retry: 20 * time.Second, Lost: 30 * time.Second}},
-		"no clusters": {web + "preferences: {clusters: {}}", "", Policy{Replicas: 1, Clusters: map[string]Bounds{}, MaxMoving: 1, Unschedulable: time.Minute, Retry: 5 * time.Minute, Lost: 5 * time.Minute}},
+		"no clusters": {web + "preferences: {clusters: {}}", "", Policy{Replicas: 1, Clusters: map[string]bounds{}, MaxMoving: 1, Unschedulable: time.Minute, Retry: 5 * time.Minute, Lost: 5 * time.Minute}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			frs := object(t, tc.spec, tc.annotation)
@@ -124,7 +124,7 @@ func TestTheSelectorStays(t *testing.T) {
 
 // TestBoundsOf: an entry of its own wins over the one for all.
 func TestBoundsOf(t *testing.T) {
-	p := policyOf(1, false, map[string]Bounds{"a": {Min: 1}, "*": {Min: 2}})
+	p := policyOf(1, false, map[string]bounds{"a": {Min: 1}, "*": {Min: 2}})
 	if own, _ := p.BoundsOf("a"); own.Min != 1 {
 		t.Error(own)
 	}

@@ -53,7 +53,7 @@ type round struct {
 // place is a cluster that answers.
 type place struct {
 	*Member
-	bounds Bounds
+	bounds bounds
 	// leaving is true for a cluster that gets no replicas any more.
 	leaving bool
 	// before is the previous status. Empty if there is none.

@@ -14,7 +14,7 @@ import (
 )
 
 func TestAnotherReplicaSetIsLeftAlone(t *testing.T) {
-	w := newWorld(t, nil, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(50, true, map[string]bounds{"*": weight(1)}), 100, 100, 100)
 	in := w.observe()
 	in.Members[2].Taken = true
 	plan := w.policy.Plan(in)
@@ -29,7 +29,7 @@ func TestAnotherReplicaSetIsLeftAlone(t *testing.T) {
 
 // TestARefusalCountsOnce until the cluster is to be tried again: otherwise the status would change with each one, and the hub would write at once.
 func TestARefusalCountsOnce(t *testing.T) {
-	w := newWorld(t, nil, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(50, true, map[string]bounds{"*": weight(1)}), 100, 100, 100)
 	w.status = w.policy.Plan(w.observe()).Status
 	for _, tc := range []struct {
 		after time.Duration
@@ -47,7 +47,7 @@ func TestARefusalCountsOnce(t *testing.T) {
 
 // TestARefusedReplicaSet: the API server of c does not accept the ReplicaSet. Others run its replicas, and it is tried again.
 func TestARefusedReplicaSet(t *testing.T) {
-	w := newWorld(t, nil, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(50, true, map[string]bounds{"*": weight(1)}), 100, 100, 100)
 	plan := w.policy.Plan(w.observe())
 	w.status = plan.Status
 	w.policy.Refuse(&w.status, "c", "quota", w.now)
@@ -65,7 +65,7 @@ func TestARefusedReplicaSet(t *testing.T) {
 
 // TestPodsThatCannotBeCreated count as pods that find no node.
 func TestPodsThatCannotBeCreated(t *testing.T) {
-	w := newWorld(t, nil, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(50, true, map[string]bounds{"*": weight(1)}), 100, 100, 100)
 	w.reconcile(false)
 	w.live(time.Second)
 	w.live(time.Second)
@@ -77,7 +77,7 @@ func TestPodsThatCannotBeCreated(t *testing.T) {
 }
 
 func TestNamesThatNoClusterHas(t *testing.T) {
-	w := newWorld(t, nil, policyOf(5, true, map[string]Bounds{"a": weight(1), "east": weight(1), "z": weight(1), "*": weight(1)}), 100)
+	w := newWorld(t, nil, policyOf(5, true, map[string]bounds{"a": weight(1), "east": weight(1), "z": weight(1), "*": weight(1)}), 100)
 	plan := w.policy.Plan(w.observe())
 	if diff := cmp.Diff([]string{"east", "z"}, plan.Unknown); diff != "" {
 		t.Error(diff)
@@ -86,7 +86,7 @@ func TestNamesThatNoClusterHas(t *testing.T) {
 
 // TestWritesThatLowerComeFirst: c leaves, and a and b get its replicas when there is room below the total.
 func TestWritesThatLowerComeFirst(t *testing.T) {
-	p := policyOf(6, true, map[string]Bounds{"a": {Max: 2, Weight: 1}, "b": weight(1), "d": weight(1)})
+	p := policyOf(6, true, map[string]bounds{"a": {Max: 2, Weight: 1}, "b": weight(1), "d": weight(1)})
 	w := newWorld(t, nil, p, 100, 100, 100, 100)
 	for i, n := range []int32{4, 2, 2} {
 		w.clusters[i].local = &replicaSet{Replicas: n}
@@ -107,10 +107,10 @@ func TestWritesThatLowerComeFirst(t *testing.T) {
 
 // TestAClusterThatLeavesIsEmptiedAndForgotten: its replicas go when others are available, and then its ReplicaSet.
 func TestAClusterThatLeavesIsEmptiedAndForgotten(t *testing.T) {
-	w := newWorld(t, nil, policyOf(12, false, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(12, false, map[string]bounds{"*": weight(1)}), 100, 100, 100)
 	w.until(time.Minute)
 	w.expect("4 4 4")
-	w.policy.Clusters = map[string]Bounds{"a": weight(1), "b": weight(1)}
+	w.policy.Clusters = map[string]bounds{"a": weight(1), "b": weight(1)}
 	for range 20 {
 		w.reconcile(false)
 		w.live(time.Second)
@@ -126,7 +126,7 @@ func TestAClusterThatLeavesIsEmptiedAndForgotten(t *testing.T) {
 
 // TestAClusterThatIsNoMemberAnyMore counts as one that does not answer, until it is lost.
 func TestAClusterThatIsNoMemberAnyMore(t *testing.T) {
-	w := newWorld(t, nil, policyOf(12, false, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(12, false, map[string]bounds{"*": weight(1)}), 100, 100, 100)
 	w.until(time.Minute)
 	w.clusters = w.clusters[:2]
 	w.until(4 * time.Minute)
@@ -139,16 +139,16 @@ func TestAClusterThatIsNoMemberAnyMore(t *testing.T) {
 
 func TestConditions(t *testing.T) {
 	for name, tc := range map[string]struct {
-		clusters map[string]Bounds
+		clusters map[string]bounds
 		rooms    []int32
 		away     bool
 		want     map[string]string
 	}{
-		"all is as wanted":  {map[string]Bounds{"*": weight(1)}, []int32{100, 100}, false, map[string]string{"Ready": "Ready", "Placed": "Placed", "ClustersReachable": "Reachable"}},
-		"maximums":          {map[string]Bounds{"*": {Max: 2, Weight: 1}}, []int32{100, 100}, false, map[string]string{"Ready": "Unplaced", "Placed": "Unplaced"}},
-		"no room":           {map[string]Bounds{"*": weight(1)}, []int32{3, 4}, false, map[string]string{"Placed": "Waiting"}},
-		"no cluster":        {map[string]Bounds{"east": weight(1)}, []int32{100}, false, map[string]string{"Placed": "Unplaced"}},
-		"a cluster is away": {map[string]Bounds{"*": weight(1)}, []int32{100, 100}, true, map[string]string{"Ready": "Unreachable", "Placed": "Placed", "ClustersReachable": "Unreachable"}},
+		"all is as wanted":  {map[string]bounds{"*": weight(1)}, []int32{100, 100}, false, map[string]string{"Ready": "Ready", "Placed": "Placed", "ClustersReachable": "Reachable"}},
+		"maximums":          {map[string]bounds{"*": {Max: 2, Weight: 1}}, []int32{100, 100}, false, map[string]string{"Ready": "Unplaced", "Placed": "Unplaced"}},
+		"no room":           {map[string]bounds{"*": weight(1)}, []int32{3, 4}, false, map[string]string{"Placed": "Waiting"}},
+		"no cluster":        {map[string]bounds{"east": weight(1)}, []int32{100}, false, map[string]string{"Placed": "Unplaced"}},
+		"a cluster is away": {map[string]bounds{"*": weight(1)}, []int32{100, 100}, true, map[string]string{"Ready": "Unreachable", "Placed": "Placed", "ClustersReachable": "Unreachable"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, nil, policyOf(10, false, tc.clusters), tc.rooms...)
@@ -168,7 +168,7 @@ func TestConditions(t *testing.T) {
 func TestOneReplicaIsNotAlwaysInTheSameCluster(t *testing.T) {
 	got := map[string]int{}
 	for i := range 60 {
-		p := policyOf(1, false, map[string]Bounds{"*": {Max: allocation.Unlimited, Weight: 1}})
+		p := policyOf(1, false, map[string]bounds{"*": {Max: allocation.Unlimited, Weight: 1}})
 		p.Name = fmt.Sprint("job-", i)
 		w := newWorld(t, nil, p, 100, 100, 100)
 		w.reconcile(false)

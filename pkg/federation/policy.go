@@ -24,7 +24,7 @@ type Policy struct {
 	// Rebalance lets running replicas move.
 	Rebalance bool
 	// Clusters by name, or v1alpha1.AnyCluster.
-	Clusters map[string]Bounds
+	Clusters map[string]bounds
 	// MaxMoving is how many replicas all clusters together may have above the total while replicas move. At least 1.
 	MaxMoving int32
 	// Unschedulable is for how long a pod may find no node before its replica goes elsewhere.
@@ -35,11 +35,11 @@ type Policy struct {
 	Lost time.Duration
 }
 
-// Bounds of a cluster. Max is allocation.Unlimited if there is none.
-type Bounds struct{ Min, Max, Weight int32 }
+// bounds of a cluster. Max is allocation.Unlimited if there is none.
+type bounds struct{ Min, Max, Weight int32 }
 
 // BoundsOf are those of a cluster. The second result is false if the cluster gets no replicas.
-func (p *Policy) BoundsOf(cluster string) (Bounds, bool) {
+func (p *Policy) BoundsOf(cluster string) (bounds, bool) {
 	if own, has := p.Clusters[cluster]; has {
 		return own, true
 	}

@@ -81,7 +81,7 @@ func newWorld(t rapid.TB, random *worlds.History, policy *Policy, rooms ...int32
 }
 
 // policyOf is a policy under whose name a comes before b, and b before c.
-func policyOf(replicas int32, rebalance bool, clusters map[string]Bounds) *Policy {
+func policyOf(replicas int32, rebalance bool, clusters map[string]bounds) *Policy {
 	p := &Policy{
 		Namespace: "shop", Replicas: replicas, Rebalance: rebalance, Clusters: clusters, MaxMoving: max((replicas+3)/4, 1),
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
@@ -392,16 +392,16 @@ func (w *world) rest() {
 	}
 }
 
-func weight(n int32) Bounds { return Bounds{Max: allocation.Unlimited, Weight: n} }
+func weight(n int32) bounds { return bounds{Max: allocation.Unlimited, Weight: n} }
 
 // TestScenarios has the layouts of the proposal for federated ReplicaSets, scenarios 1 to 7, for 50 replicas: what the clusters are asked for when all has come to rest.
 func TestScenarios(t *testing.T) {
 	const lots = 1000
-	all := func(b Bounds) map[string]Bounds { return map[string]Bounds{"*": b} }
-	four := map[string]Bounds{"*": weight(1), "c": {Max: 20, Weight: 1}}
-	five := map[string]Bounds{"a": weight(1_000_000), "b": weight(1), "c": weight(1)}
+	all := func(b bounds) map[string]bounds { return map[string]bounds{"*": b} }
+	four := map[string]bounds{"*": weight(1), "c": {Max: 20, Weight: 1}}
+	five := map[string]bounds{"a": weight(1_000_000), "b": weight(1), "c": weight(1)}
 	for name, tc := range map[string]struct {
-		clusters map[string]Bounds
+		clusters map[string]bounds
 		rebal    bool
 		rooms    [3]int32
 		has      [3]int32
@@ -411,26 +411,26 @@ func TestScenarios(t *testing.T) {
 		"1: evenly":                             {all(weight(1)), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "16 17 17"},
 		"1: c has capacity for 6":               {all(weight(1)), true, [3]int32{lots, lots, 6}, [3]int32{}, "", "22 22 6"},
 		"1: b and c are offline":                {all(weight(1)), true, [3]int32{lots, lots, lots}, [3]int32{}, "bc", "50 0 0"},
-		"2: at most 2, with a weight":           {all(Bounds{Max: 2, Weight: 1}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "2 2 2"},
-		"2: at least 2, without a weight":       {all(Bounds{Min: 2, Max: allocation.Unlimited}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "2 2 2"},
-		"2: at least and at most 2":             {all(Bounds{Min: 2, Max: 2}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "2 2 2"},
-		"3: at least 20":                        {all(Bounds{Min: 20, Max: allocation.Unlimited}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "20 20 10"},
+		"2: at most 2, with a weight":           {all(bounds{Max: 2, Weight: 1}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "2 2 2"},
+		"2: at least 2, without a weight":       {all(bounds{Min: 2, Max: allocation.Unlimited}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "2 2 2"},
+		"2: at least and at most 2":             {all(bounds{Min: 2, Max: 2}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "2 2 2"},
+		"3: at least 20":                        {all(bounds{Min: 20, Max: allocation.Unlimited}), true, [3]int32{lots, lots, lots}, [3]int32{}, "", "20 20 10"},
 		"4: all have capacity":                  {four, true, [3]int32{lots, lots, lots}, [3]int32{}, "", "16 17 17"},
 		"4: b is offline":                       {four, true, [3]int32{lots, lots, lots}, [3]int32{}, "b", "30 0 20"},
 		"4: b has no capacity":                  {four, true, [3]int32{lots, 0, lots}, [3]int32{}, "", "30 0 20"},
 		"4: a and b are offline":                {four, true, [3]int32{lots, lots, lots}, [3]int32{}, "ab", "0 0 20"},
 		"5: all have capacity":                  {five, false, [3]int32{lots, lots, lots}, [3]int32{}, "", "50 0 0"},
 		"5: a has capacity for 40":              {five, false, [3]int32{40, lots, lots}, [3]int32{}, "", "40 5 5"},
-		"6: a gets twice as many":               {map[string]Bounds{"a": weight(2), "b": weight(1), "c": weight(1)}, false, [3]int32{lots, lots, lots}, [3]int32{}, "", "25 12 13"},
+		"6: a gets twice as many":               {map[string]bounds{"a": weight(2), "b": weight(1), "c": weight(1)}, false, [3]int32{lots, lots, lots}, [3]int32{}, "", "25 12 13"},
 		"7: a has 20":                           {all(weight(1)), false, [3]int32{lots, lots, lots}, [3]int32{20}, "", "20 15 15"},
 		"7: a has 20, and c has capacity for 6": {all(weight(1)), false, [3]int32{lots, lots, 6}, [3]int32{20}, "", "22 22 6"},
 		"7: a has 30, and c has capacity for 6": {all(weight(1)), false, [3]int32{lots, lots, 6}, [3]int32{30}, "", "30 14 6"},
 		"with rebalance a gives replicas away":  {all(weight(1)), true, [3]int32{lots, lots, 6}, [3]int32{30}, "", "22 22 6"},
-		"minimums go by weight":                 {map[string]Bounds{"a": {Min: 40, Max: 40, Weight: 1}, "b": {Min: 40, Max: 40, Weight: 2}}, true, [3]int32{lots, lots, lots}, [3]int32{}, "", "10 40 0"},
-		"without rebalance, a cluster without a weight keeps what runs": {map[string]Bounds{"a": weight(1), "b": {Max: 20}}, false, [3]int32{lots, lots, lots}, [3]int32{0, 12}, "", "38 12 0"},
-		"with rebalance it does not":                                    {map[string]Bounds{"a": weight(1), "b": {Max: 20}}, true, [3]int32{lots, lots, lots}, [3]int32{0, 12}, "", "50 0 0"},
+		"minimums go by weight":                 {map[string]bounds{"a": {Min: 40, Max: 40, Weight: 1}, "b": {Min: 40, Max: 40, Weight: 2}}, true, [3]int32{lots, lots, lots}, [3]int32{}, "", "10 40 0"},
+		"without rebalance, a cluster without a weight keeps what runs": {map[string]bounds{"a": weight(1), "b": {Max: 20}}, false, [3]int32{lots, lots, lots}, [3]int32{0, 12}, "", "38 12 0"},
+		"with rebalance it does not":                                    {map[string]bounds{"a": weight(1), "b": {Max: 20}}, true, [3]int32{lots, lots, lots}, [3]int32{0, 12}, "", "50 0 0"},
 		"replicas without room wait where they are":                     {all(weight(1)), false, [3]int32{16, 17, 6}, [3]int32{}, "", "22 22 6"},
-		"a cluster without an entry gets nothing":                       {map[string]Bounds{"a": weight(1), "b": weight(1)}, true, [3]int32{lots, lots, lots}, [3]int32{0, 0, 12}, "", "25 25 0"},
+		"a cluster without an entry gets nothing":                       {map[string]bounds{"a": weight(1), "b": weight(1)}, true, [3]int32{lots, lots, lots}, [3]int32{0, 0, 12}, "", "25 25 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, nil, policyOf(50, tc.rebal, tc.clusters), tc.rooms[:]...)
@@ -475,9 +475,9 @@ func TestHistories(t *testing.T) {
 
 func nothingIsMovedInVain(jumps bool) worlds.Play {
 	return func(t rapid.TB, random *worlds.History) {
-		clusters := map[string]Bounds{"*": weight(1)}
+		clusters := map[string]bounds{"*": weight(1)}
 		for _, name := range []string{"a", "b", "c", "d"} {
-			b := Bounds{Max: allocation.Unlimited, Weight: int32(1 + random.IntN(4))}
+			b := bounds{Max: allocation.Unlimited, Weight: int32(1 + random.IntN(4))}
 			if random.IntN(3) == 0 {
 				b.Min = int32(random.IntN(4))
 			}
@@ -635,13 +635,13 @@ func statusOf(s *v1alpha1.FederatedReplicaSetStatus, name string) *v1alpha1.Clus
 func TestAClusterIsLostAndReturns(t *testing.T) {
 	for name, tc := range map[string]struct {
 		rebalance  bool
-		clusters   map[string]Bounds
+		clusters   map[string]bounds
 		lost, back string
 		mayExceed  int32
 	}{
-		"running replicas stay where they are made": {false, map[string]Bounds{"*": weight(1)}, "25 25 17", "25 25 0", 17},
-		"shares are the same as before":             {true, map[string]Bounds{"*": weight(1)}, "25 25 17", "16 17 17", 17},
-		"a minimum is not made elsewhere":           {false, map[string]Bounds{"*": {Min: 12, Max: allocation.Unlimited, Weight: 1}}, "19 19 17", "19 19 12", 5},
+		"running replicas stay where they are made": {false, map[string]bounds{"*": weight(1)}, "25 25 17", "25 25 0", 17},
+		"shares are the same as before":             {true, map[string]bounds{"*": weight(1)}, "25 25 17", "16 17 17", 17},
+		"a minimum is not made elsewhere":           {false, map[string]bounds{"*": {Min: 12, Max: allocation.Unlimited, Weight: 1}}, "19 19 17", "19 19 12", 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, nil, policyOf(50, tc.rebalance, tc.clusters), 100, 100, 100)
@@ -673,7 +673,7 @@ func TestAClusterIsLostAndReturns(t *testing.T) {
 func TestAClusterThatGetsAnotherNameKeepsItsReplicas(t *testing.T) {
 	for _, rebalance := range []bool{true, false} {
 		for _, duplicate := range []bool{true, false} {
-			w := newWorld(t, nil, policyOf(12, rebalance, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+			w := newWorld(t, nil, policyOf(12, rebalance, map[string]bounds{"*": weight(1)}), 100, 100, 100)
 			w.until(time.Minute)
 			w.expect("4 4 4")
 			w.clusters[2].name = "d"
@@ -690,7 +690,7 @@ func TestAClusterThatGetsAnotherNameKeepsItsReplicas(t *testing.T) {
 
 // TestAClusterThatRefusesTheHubIsNotLost: its token has ended. The time until it is lost begins when it ceases to answer.
 func TestAClusterThatRefusesTheHubIsNotLost(t *testing.T) {
-	w := newWorld(t, nil, policyOf(12, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(12, true, map[string]bounds{"*": weight(1)}), 100, 100, 100)
 	w.until(time.Minute)
 	w.setAway(2, true)
 	w.clusters[2].lives = true
@@ -709,7 +709,7 @@ func TestAClusterThatRefusesTheHubIsNotLost(t *testing.T) {
 }
 
 func TestTheTotalIsFollowedWhileAClusterIsAway(t *testing.T) {
-	w := newWorld(t, nil, policyOf(30, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(30, true, map[string]bounds{"*": weight(1)}), 100, 100, 100)
 	w.until(time.Minute)
 	w.expect("10 10 10")
 	w.setAway(2, true)
@@ -735,7 +735,7 @@ func TestTheTotalIsFollowedWhileAClusterIsAway(t *testing.T) {
 
 // TestAFullClusterIsTriedAgain: c has room for 6 of 17. It is tried after 300, 600, 1200, ... seconds, and nothing that runs ends for it. When it has room, it gets its share step by step.
 func TestAFullClusterIsTriedAgain(t *testing.T) {
-	w := newWorld(t, nil, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
+	w := newWorld(t, nil, policyOf(50, true, map[string]bounds{"*": weight(1)}), 100, 100, 6)
 	w.policy.MaxMoving = 4
 	w.until(3 * time.Minute)
 	w.expect("22 22 6")
@@ -773,7 +773,7 @@ func TestAFullClusterIsTriedAgain(t *testing.T) {
 
 // TestAFederationCanLoseItsStatus: nothing that runs moves if somebody deletes the status.
 func TestAFederationCanLoseItsStatus(t *testing.T) {
-	w := newWorld(t, nil, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
+	w := newWorld(t, nil, policyOf(50, false, map[string]bounds{"*": weight(1)}), 100, 100, 6)
 	w.until(3 * time.Minute)
 	w.expect("22 22 6")
 	w.status = v1alpha1.FederatedReplicaSetStatus{}
@@ -783,7 +783,7 @@ func TestAFederationCanLoseItsStatus(t *testing.T) {
 
 // TestMovesKeepTheirPace: of 50 replicas in a, 34 move, 5 at a time.
 func TestMovesKeepTheirPace(t *testing.T) {
-	w := newWorld(t, nil, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(50, true, map[string]bounds{"*": weight(1)}), 100, 100, 100)
 	w.policy.MaxMoving = 5
 	w.clusters[0].local = &replicaSet{Replicas: 50}
 	w.live(time.Second)
@@ -807,11 +807,11 @@ func TestMovesKeepTheirPace(t *testing.T) {
 
 // TestNothingMovesForBalanceWhileAClusterIsAway, because it may come back.
 func TestNothingMovesForBalanceWhileAClusterIsAway(t *testing.T) {
-	w := newWorld(t, nil, policyOf(30, true, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(30, true, map[string]bounds{"*": weight(1)}), 100, 100, 100)
 	w.until(time.Minute)
 	w.expect("10 10 10")
 	w.setAway(2, true)
-	w.policy.Clusters = map[string]Bounds{"*": weight(1), "a": weight(3)}
+	w.policy.Clusters = map[string]bounds{"*": weight(1), "a": weight(3)}
 	w.until(time.Minute)
 	w.expect("10 10 10")
 	w.setAway(2, false)
@@ -821,7 +821,7 @@ func TestNothingMovesForBalanceWhileAClusterIsAway(t *testing.T) {
 
 // TestAClusterThatWasFullGrowsStepByStep: it takes no more than MaxMoving of many new replicas, even if these are not moved.
 func TestAClusterThatWasFullGrowsStepByStep(t *testing.T) {
-	w := newWorld(t, nil, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
+	w := newWorld(t, nil, policyOf(50, false, map[string]bounds{"*": weight(1)}), 100, 100, 6)
 	w.policy.MaxMoving = 4
 	w.until(3 * time.Minute)
 	w.expect("22 22 6")
@@ -833,7 +833,7 @@ func TestAClusterThatWasFullGrowsStepByStep(t *testing.T) {
 
 // TestAFigureIsForgotten if nobody has tried it for an hour: nothing has moved, and nothing was missing.
 func TestAFigureIsForgotten(t *testing.T) {
-	w := newWorld(t, nil, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
+	w := newWorld(t, nil, policyOf(50, false, map[string]bounds{"*": weight(1)}), 100, 100, 6)
 	w.until(3 * time.Minute)
 	if c := statusOf(&w.status, "c"); c.Capacity == nil || c.Capacity.Replicas != 6 {
 		w.fail("c is %+v", c)
@@ -847,7 +847,7 @@ func TestAFigureIsForgotten(t *testing.T) {
 
 // TestAFullClusterThatLosesNodesIsSmaller: two of its six pods lose their node.
 func TestAFullClusterThatLosesNodesIsSmaller(t *testing.T) {
-	w := newWorld(t, nil, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 6)
+	w := newWorld(t, nil, policyOf(50, false, map[string]bounds{"*": weight(1)}), 100, 100, 6)
 	w.until(2 * time.Minute)
 	w.expect("22 22 6")
 	c := w.clusters[2]
@@ -859,7 +859,7 @@ func TestAFullClusterThatLosesNodesIsSmaller(t *testing.T) {
 
 // TestBackOffBeginsAgainAfterSuccess: c had no room five times. Two of the pods that were tried have a node now.
 func TestBackOffBeginsAgainAfterSuccess(t *testing.T) {
-	w := newWorld(t, nil, policyOf(50, true, map[string]Bounds{"*": weight(1)}), 100, 100, 8)
+	w := newWorld(t, nil, policyOf(50, true, map[string]bounds{"*": weight(1)}), 100, 100, 8)
 	w.until(2 * time.Minute)
 	w.expect("21 21 8")
 	c := statusOf(&w.status, "c")
@@ -877,7 +877,7 @@ func TestBackOffBeginsAgainAfterSuccess(t *testing.T) {
 
 // TestTheSurplusLeavesTheOneThatReturned, even if the hub ends after it has written that it has returned.
 func TestTheSurplusLeavesTheOneThatReturned(t *testing.T) {
-	w := newWorld(t, nil, policyOf(50, false, map[string]Bounds{"*": weight(1)}), 100, 100, 100)
+	w := newWorld(t, nil, policyOf(50, false, map[string]bounds{"*": weight(1)}), 100, 100, 100)
 	w.until(time.Minute)
 	w.setAway(2, true)
 	w.until(6 * time.Minute)

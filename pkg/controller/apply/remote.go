@@ -136,7 +136,7 @@ func Steps[T Placed, R any](ctx context.Context, m *Remote[R], object types.Name
 	if o.Stale {
 		return o
 	}
-	rest, err := Afford(rest, o.Kept, less)
+	rest, err := afford(rest, o.Kept, less)
 	if err != nil {
 		o.Err = errors.Join(o.Err, err)
 		return o

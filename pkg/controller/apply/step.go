@@ -167,8 +167,8 @@ func (s *Step) upgrade(ctx context.Context) (resourceVersion string, _ error) {
 
 func copyOf(object client.Object) client.Object { return object.DeepCopyObject().(client.Object) }
 
-// Afford takes from the raises of steps, from the last ones first, what others keep that were to give it up. less makes a step raise less, and is false if nothing is left of it.
-func Afford[T Placed](steps []T, kept int64, less func(by int32, step *T) (bool, error)) (left []T, _ error) {
+// afford takes from the raises of steps, from the last ones first, what others keep that were to give it up. less makes a step raise less, and is false if nothing is left of it.
+func afford[T Placed](steps []T, kept int64, less func(by int32, step *T) (bool, error)) (left []T, _ error) {
 	raises := make([]int32, len(steps))
 	for i := range steps {
 		raises[i] = max(steps[i].Raise(), 0)

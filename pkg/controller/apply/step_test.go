@@ -163,7 +163,7 @@ func (n raise) Raise() int32 { return int32(n) }
 
 // TestAfford: two that were to go stay, so the last raises get two fewer.
 func TestAfford(t *testing.T) {
-	left, err := Afford([]raise{4, 0, 1, 1}, 3, func(by int32, n *raise) (bool, error) {
+	left, err := afford([]raise{4, 0, 1, 1}, 3, func(by int32, n *raise) (bool, error) {
 		*n -= raise(by)
 		return *n > 0, nil
 	})
