@@ -287,7 +287,7 @@ func (c *migrateCommand) checkInstalled(ctx context.Context) (string, error) {
 // ofVersion is an error if Berth runs in another version than this program, whose definitions the next step writes. An
 // empty version is that of a build from a checkout.
 func (c *migrateCommand) ofVersion(ctx context.Context, own string) error {
-	var running Versions
+	var running installedVersions
 	running.readComponents(ctx, c.cluster)
 	for _, component := range running.Components {
 		if release, _ := version.OfTag(component.Version); own != "" && release != "" && release != own {

@@ -26,8 +26,8 @@ const (
 	componentTimeout = 10 * time.Second
 )
 
-// Component is a part of Berth, or the API server, with its version.
-type Component struct {
+// component is a part of Berth, or the API server, with its version.
+type component struct {
 	Name string `json:"name"`
 	// Version is the tag of the image for a part that runs in the cluster. Empty if it is not known.
 	Version string `json:"version,omitempty"`
@@ -35,9 +35,9 @@ type Component struct {
 	From string `json:"from"`
 }
 
-// Versions are those of this program and of what runs in the cluster.
-type Versions struct {
-	Components []Component `json:"components"`
+// installedVersions are those of this program and of what runs in the cluster.
+type installedVersions struct {
+	Components []component `json:"components"`
 	// Unread are the parts of the cluster that could not be read, with the errors.
 	Unread []string `json:"unread,omitempty"`
 }
@@ -67,7 +67,7 @@ What cannot be read is named and is no failure.`,
 }
 
 func (c *versionCommand) run(ctx context.Context, connect func() (*console.Cluster, error)) error {
-	v := Versions{Components: []Component{{Name: "kubectl-berth", Version: version.Get(), From: "this program"}}}
+	v := installedVersions{Components: []component{{Name: "kubectl-berth", Version: version.Get(), From: "this program"}}}
 	if !c.client {
 		ctx, cancel := context.WithTimeout(ctx, componentTimeout)
 		defer cancel()
@@ -96,22 +96,22 @@ func (c *versionCommand) run(ctx context.Context, connect func() (*console.Clust
 	return nil
 }
 
-func (v *Versions) unread(what string, err error) {
+func (v *installedVersions) unread(what string, err error) {
 	v.Unread = append(v.Unread, what+": "+console.Advise(err))
 }
 
-func (v *Versions) readFrom(ctx context.Context, cluster *console.Cluster) {
+func (v *installedVersions) readFrom(ctx context.Context, cluster *console.Cluster) {
 	server, err := serverVersion(ctx, cluster)
 	if err != nil {
 		v.unread("the API server", err) // it would not answer the other questions either
 		return
 	}
-	v.Components = append(v.Components, Component{Name: "API server", Version: server, From: cluster.Config.Host})
+	v.Components = append(v.Components, component{Name: "API server", Version: server, From: cluster.Config.Host})
 	v.readComponents(ctx, cluster)
 }
 
 // readComponents reads which images run.
-func (v *Versions) readComponents(ctx context.Context, cluster *console.Cluster) {
+func (v *installedVersions) readComponents(ctx context.Context, cluster *console.Cluster) {
 	before := len(v.Components)
 	var deployments appsv1.DeploymentList
 	if err := cluster.List(ctx, &deployments, client.InNamespace(systemNamespace)); err != nil {
@@ -138,7 +138,7 @@ func isBerth(template *corev1.PodTemplateSpec) bool {
 }
 
 // add adds the component whose pods have this template, if it is one of Berth.
-func (v *Versions) add(template *corev1.PodTemplateSpec) {
+func (v *installedVersions) add(template *corev1.PodTemplateSpec) {
 	if !isBerth(template) {
 		return
 	}
@@ -147,6 +147,6 @@ func (v *Versions) add(template *corev1.PodTemplateSpec) {
 		name := image[strings.LastIndex(image, "/")+1:]
 		name, _, _ = strings.Cut(name, "@")
 		name, tag, _ := strings.Cut(name, ":")
-		v.Components = append(v.Components, Component{Name: name, Version: tag, From: image})
+		v.Components = append(v.Components, component{Name: name, Version: tag, From: image})
 	}
 }

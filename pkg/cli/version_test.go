@@ -75,7 +75,7 @@ func TestVersion(t *testing.T) {
 			if err := tc.command.run(t.Context(), connect); err != nil {
 				t.Fatal(err)
 			}
-			var got Versions
+			var got installedVersions
 			if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 				t.Fatal(err)
 			}
