@@ -29,7 +29,7 @@ import (
 type Report struct {
 	// Of is the kind of the object.
 	Of       metav1.GroupKind `json:"of"`
-	Metadata Metadata         `json:"metadata"`
+	Metadata metadata         `json:"metadata"`
 	// Target is the workload of a spread, as "Deployment/web", or what is in each subset or cluster. Empty for a
 	// SidecarSet.
 	Target   string `json:"target,omitempty"`
@@ -63,8 +63,8 @@ type Report struct {
 	Wait *Wait `json:"wait,omitempty"`
 }
 
-// Metadata names the object. A SidecarSet has no namespace.
-type Metadata struct {
+// metadata names the object. A SidecarSet has no namespace.
+type metadata struct {
 	Name      string `json:"name"`
 	Namespace string `json:"namespace,omitempty"`
 }
@@ -88,7 +88,7 @@ func Of(object metav1.Object, now time.Time) Report {
 
 // reportOf begins the report of an object.
 func reportOf(kind schema.GroupVersionKind, object metav1.Object) Report {
-	return Report{Of: metav1.GroupKind{Group: kind.Group, Kind: kind.Kind}, Metadata: Metadata{Name: object.GetName(), Namespace: object.GetNamespace()}}
+	return Report{Of: metav1.GroupKind{Group: kind.Group, Kind: kind.Kind}, Metadata: metadata{Name: object.GetName(), Namespace: object.GetNamespace()}}
 }
 
 // judge takes the condition Ready, which is nil if there is none yet. It is false if the program has not looked at this
@@ -123,7 +123,7 @@ type Subset struct {
 	Pods int32 `json:"pods"`
 	// Revisions divide the pods by rollout revision, if each revision has the quota for itself. Empty while there is
 	// only one.
-	Revisions []Revision `json:"revisions,omitempty"`
+	Revisions []revision `json:"revisions,omitempty"`
 	// Quota of each revision, or of all if the spread's quotaScope is Workload. Nil for no limit, and if it is not
 	// known. Of a child or a cluster: the replicas that it is asked for.
 	Quota *int32 `json:"quota,omitempty"`
@@ -142,8 +142,8 @@ type Subset struct {
 	Wait *Wait `json:"wait,omitempty"`
 }
 
-// Revision is the part of a subset that belongs to one rollout revision of the workload.
-type Revision struct {
+// revision is the part of a subset that belongs to one rollout revision of the workload.
+type revision struct {
 	Name string `json:"name"`
 	Pods int32  `json:"pods"`
 }
@@ -210,14 +210,14 @@ func (r *Report) couldTake(subset int) int32 {
 
 // revisionsOf are the revisions that have pods, in order of their names, with their pods in one subset. There are none
 // if there is only one revision, or if all revisions share the quota.
-func revisionsOf(status *v1beta1.WorkloadSpreadStatus, index int) []Revision {
+func revisionsOf(status *v1beta1.WorkloadSpreadStatus, index int) []revision {
 	if len(status.VersionedSubsetStatuses) < 2 {
 		return nil
 	}
-	var all []Revision
+	var all []revision
 	for _, name := range slices.Sorted(maps.Keys(status.VersionedSubsetStatuses)) {
 		if in := status.VersionedSubsetStatuses[name]; index < len(in) {
-			all = append(all, Revision{Name: name, Pods: in[index].Replicas})
+			all = append(all, revision{Name: name, Pods: in[index].Replicas})
 		}
 	}
 	return all
@@ -332,14 +332,14 @@ func (r *Report) fullSubsets() (names []string) {
 	return names
 }
 
-func (s *Subset) isFull(scope Revision) bool { return s.Quota != nil && scope.Pods >= *s.Quota }
+func (s *Subset) isFull(scope revision) bool { return s.Quota != nil && scope.Pods >= *s.Quota }
 
 // Scopes are the parts of the subset that are compared with the quota: its revisions, or all pods under an empty name.
-func (s *Subset) Scopes() []Revision {
+func (s *Subset) Scopes() []revision {
 	if len(s.Revisions) > 0 {
 		return s.Revisions
 	}
-	return []Revision{{Pods: s.Pods}}
+	return []revision{{Pods: s.Pods}}
 }
 
 // Missing is what is left until the spread is placed, one line for each thing: until all pods that the workload asks

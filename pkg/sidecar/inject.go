@@ -31,7 +31,7 @@ type Version struct {
 func Inject(pod *corev1.Pod, versions []Version, now time.Time) (warnings []string) {
 	versions = slices.Clone(versions)
 	slices.SortFunc(versions, func(a, b Version) int { return strings.Compare(a.Set, b.Set) })
-	own, noted := ownOf(pod), read[PodVersion](pod, v1beta1.HashAnnotation)
+	own, noted := ownOf(pod), read[podVersion](pod, v1beta1.HashAnnotation)
 	var added []Version
 	for _, v := range versions {
 		if taken := v.taken(pod, own); taken != "" {
@@ -81,7 +81,7 @@ func (v *Version) taken(pod *corev1.Pod, own []corev1.Container) string {
 
 // inject returns false if the pod has all of the version already. noted are the versions that the pod has by its
 // annotation.
-func (v *Version) inject(pod *corev1.Pod, own []corev1.Container, noted map[string]PodVersion) (changed bool, warnings []string) {
+func (v *Version) inject(pod *corev1.Pod, own []corev1.Container, noted map[string]podVersion) (changed bool, warnings []string) {
 	has, had := noted[v.Set]
 	if had && has.Hash != v.Hash {
 		v.eject(pod, &has)
@@ -142,7 +142,7 @@ func (v *Version) inject(pod *corev1.Pod, own []corev1.Container, noted map[stri
 }
 
 // eject removes another version of the set. A new pod has one if its manifest is that of another pod.
-func (v *Version) eject(pod *corev1.Pod, has *PodVersion) {
+func (v *Version) eject(pod *corev1.Pod, has *podVersion) {
 	gone := func(c corev1.Container) bool {
 		return isInjected(&c) && slices.ContainsFunc(has.SidecarList, func(name string) bool {
 			hot := hotNames(name)

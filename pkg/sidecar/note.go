@@ -43,7 +43,7 @@ func note(pod *corev1.Pod, now time.Time, all ...Version) {
 	if len(all) == 0 {
 		return
 	}
-	sets, gave := read[PodVersion](pod, v1beta1.HashAnnotation), read[given](pod, v1beta1.GivenAnnotation)
+	sets, gave := read[podVersion](pod, v1beta1.HashAnnotation), read[given](pod, v1beta1.GivenAnnotation)
 	for _, v := range all {
 		list := []string{}
 		gives := given{Fixed: v.Fixed, Rest: v.Rest, Containers: map[string]givenContainer{}}
@@ -52,7 +52,7 @@ func note(pod *corev1.Pod, now time.Time, all ...Version) {
 			gives.Containers[container.Name] = givenContainer{Image: container.Image, Resources: container.Resources}
 		}
 		slices.Sort(list)
-		sets[v.Set] = PodVersion{UpdateTimestamp: metav1.NewTime(now), Hash: v.Hash, SidecarSetName: v.Set, SidecarList: list, ControllerRevision: v.Revision}
+		sets[v.Set] = podVersion{UpdateTimestamp: metav1.NewTime(now), Hash: v.Hash, SidecarSetName: v.Set, SidecarList: list, ControllerRevision: v.Revision}
 		gave[v.Set] = gives
 	}
 	write(pod, v1beta1.HashAnnotation, sets)
@@ -61,13 +61,13 @@ func note(pod *corev1.Pod, now time.Time, all ...Version) {
 }
 
 // VersionOf is the version of a set that a pod has. It is false for a pod without the set.
-func VersionOf(pod *corev1.Pod, setName string) (PodVersion, bool) {
-	version, has := read[PodVersion](pod, v1beta1.HashAnnotation)[setName]
+func VersionOf(pod *corev1.Pod, setName string) (podVersion, bool) {
+	version, has := read[podVersion](pod, v1beta1.HashAnnotation)[setName]
 	return version, has
 }
 
-// PodVersion is which version of a SidecarSet a pod has. It is in v1beta1.HashAnnotation.
-type PodVersion struct {
+// podVersion is which version of a SidecarSet a pod has. It is in v1beta1.HashAnnotation.
+type podVersion struct {
 	UpdateTimestamp    metav1.Time `json:"updateTimestamp"`
 	Hash               string      `json:"hash"`
 	SidecarSetName     string      `json:"sidecarSetName"`

@@ -47,7 +47,7 @@ type Policy struct {
 	// Kruise is true if the spread behaves as OpenKruise's; see v1beta1.CompatibleWithKruise.
 	Kruise bool
 	// Adaptive says when a pod of strategy Adaptive goes on from a subset that has no node for it.
-	Adaptive Adaptive
+	Adaptive adaptive
 	// IsPart is true if the spread divides some pods of its workload, and the workload does not say how many of its
 	// replicas these are. Percentages are of all replicas then.
 	IsPart bool
@@ -84,9 +84,9 @@ func (p *Policy) Subset(index int) *Subset {
 	return &p.Subsets[index]
 }
 
-// Adaptive says more about a pod of strategy Adaptive. It goes on from a subset when the scheduler's filters refuse
+// adaptive says more about a pod of strategy Adaptive. It goes on from a subset when the scheduler's filters refuse
 // every node.
-type Adaptive struct {
+type adaptive struct {
 	// Wait is how long a pod that can use one subset only waits there, before it is replaced. 0 means that it is not
 	// replaced.
 	Wait time.Duration
@@ -98,15 +98,15 @@ type Adaptive struct {
 
 const defaultSkip = 300 * time.Second
 
-func compileAdaptive(adaptive *v1beta1.AdaptiveStrategy) Adaptive {
-	if adaptive == nil {
-		return Adaptive{Skip: defaultSkip}
+func compileAdaptive(of *v1beta1.AdaptiveStrategy) adaptive {
+	if of == nil {
+		return adaptive{Skip: defaultSkip}
 	}
-	p := Adaptive{Skip: defaultSkip, PreemptsFirst: adaptive.Preemption == v1beta1.PreemptBeforeNextSubset}
-	if s := adaptive.RescheduleCriticalSeconds; s != nil {
+	p := adaptive{Skip: defaultSkip, PreemptsFirst: of.Preemption == v1beta1.PreemptBeforeNextSubset}
+	if s := of.RescheduleCriticalSeconds; s != nil {
 		p.Wait = time.Duration(*s) * time.Second
 	}
-	if s := adaptive.UnschedulableLastSeconds; s != nil {
+	if s := of.UnschedulableLastSeconds; s != nil {
 		p.Skip = time.Duration(*s) * time.Second
 	}
 	return p

@@ -14,15 +14,15 @@ import (
 
 // Prices are what nodes cost an hour, in any currency. The first that selects a node counts, before the node's label
 // v1beta1.HourlyPriceLabel. No price decides anything.
-type Prices []NodePrice
+type Prices []nodePrice
 
-// NodePrice is that of the nodes with these labels.
-type NodePrice struct {
+// nodePrice is that of the nodes with these labels.
+type nodePrice struct {
 	NodeSelector map[string]string `json:"nodeSelector"`
 	Hourly       float64           `json:"hourly"`
 }
 
-// ParsePrices reads a list of NodePrice in YAML. Prices must be 0 or more.
+// ParsePrices reads a list of nodePrice in YAML. Prices must be 0 or more.
 func ParsePrices(text []byte) (prices Prices, err error) {
 	if err := yaml.UnmarshalStrict(text, &prices); err != nil {
 		return nil, fmt.Errorf("want a list such as [{nodeSelector: {capacity: spot}, hourly: 0.12}]: %w", err)

@@ -157,8 +157,8 @@ func (r *Roster) count() *counted {
 
 func byKeepBefore(a, b *Member) int { return keepBefore(&a.Pod, &b.Pod) }
 
-// Excess is a bound pod above the plan.
-type Excess struct {
+// excess is a bound pod above the plan.
+type excess struct {
 	Pod Pod
 	// Subset the pod is in, or None.
 	Subset int
@@ -169,23 +169,23 @@ type Excess struct {
 // Surplus lists the active bound pods above the plan, those to delete first in front: pods of no subset, then those
 // above the quota of the last subset, and so on to the first. Inside a subset, ready and old pods are kept. Each quota
 // scope is judged by itself, with the same plan. Lent pods are not above the plan.
-func (r *Roster) Surplus() []Excess {
-	var surplus []Excess
+func (r *Roster) Surplus() []excess {
+	var surplus []excess
 	for m := range r.count().over {
 		reason := v1beta1.ReasonOverQuota
 		if m.Subset == None {
 			reason = v1beta1.ReasonNoSubset
 		}
-		surplus = append(surplus, Excess{Pod: m.Pod, Subset: m.Subset, Reason: reason})
+		surplus = append(surplus, excess{Pod: m.Pod, Subset: m.Subset, Reason: reason})
 	}
-	slices.SortFunc(surplus, func(a, b Excess) int {
+	slices.SortFunc(surplus, func(a, b excess) int {
 		return cmp.Or(cmp.Compare(r.policy.surplusCost(a.Subset), r.policy.surplusCost(b.Subset)), keepBefore(&b.Pod, &a.Pod))
 	})
 	return r.withoutLent(surplus)
 }
 
 // withoutLent leaves out the pods that may stay above their quota.
-func (r *Roster) withoutLent(surplus []Excess) []Excess {
+func (r *Roster) withoutLent(surplus []excess) []excess {
 	if !r.policy.lends {
 		return surplus
 	}
@@ -193,7 +193,7 @@ func (r *Roster) withoutLent(surplus []Excess) []Excess {
 	for _, scope := range r.Tally().Scopes() {
 		over[scope] = r.policy.OverQuota(&r.plan, r.Tally().Kept(scope))
 	}
-	return slices.DeleteFunc(surplus, func(e Excess) bool {
+	return slices.DeleteFunc(surplus, func(e excess) bool {
 		if e.Subset == None {
 			return false
 		}
@@ -204,7 +204,7 @@ func (r *Roster) withoutLent(surplus []Excess) []Excess {
 }
 
 // Surplus is Roster.Surplus of these pods.
-func (p *Policy) Surplus(plan *Plan, pods []Pod, spread string) []Excess {
+func (p *Policy) Surplus(plan *Plan, pods []Pod, spread string) []excess {
 	return p.rosterOf(plan, pods, spread).Surplus()
 }
 
