@@ -15,7 +15,7 @@ import (
 const (
 	Namespace  = "berth-system"
 	secretName = "berth-webhook-cert"
-	// Service has the replicas that are ready, and ConversionService all that convert.
+	// Service has the replicas that are ready, and conversionService all that convert.
 	Service = "berth-webhook"
 )
 
@@ -39,7 +39,7 @@ func CertificateRotator() *rotator.CertRotator {
 		CAName:         "berth-webhook-ca",
 		CAOrganization: "berth",
 		// The rotator replaces a certificate without the first name. Certificates of Berth before v1beta1 do not have it.
-		DNSName:       fmt.Sprintf("%s.%s.svc", ConversionService, Namespace),
+		DNSName:       fmt.Sprintf("%s.%s.svc", conversionService, Namespace),
 		ExtraDNSNames: []string{fmt.Sprintf("%s.%s.svc", Service, Namespace), "localhost"}, // a sandbox has no Services
 		ExtKeyUsages:  &[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		FieldOwner:    "berth-controller",

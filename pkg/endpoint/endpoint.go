@@ -54,8 +54,8 @@ var Definitions = []string{"workloadspreads.apps.kruise.io", "podunavailablebudg
 // UnitedDefinition is the name of the CustomResourceDefinition of UnitedDeployments. It may be missing, or be another controller's.
 const UnitedDefinition = "uniteddeployments.apps.kruise.io"
 
-// ConversionService is the name of the Service at which the API server asks for conversion. Definitions of other controllers name another one.
-const ConversionService = "berth-conversion"
+// conversionService is the name of the Service at which the API server asks for conversion. Definitions of other controllers name another one.
+const conversionService = "berth-conversion"
 
 // Converts is true if the definition has Berth convert its objects between versions. A definition with a URL in place of a service is one of a sandbox.
 func Converts(definition *apiextensionsv1.CustomResourceDefinition) bool {
@@ -64,7 +64,7 @@ func Converts(definition *apiextensionsv1.CustomResourceDefinition) bool {
 		return false
 	}
 	service := conversion.Webhook.ClientConfig.Service
-	return service == nil || service.Name == ConversionService
+	return service == nil || service.Name == conversionService
 }
 
 // Configurations are the names of the webhook configurations. Each name has a validating and a mutating one. SidecarConfiguration is among them, and may be missing.

@@ -22,8 +22,8 @@ type Plugin struct {
 // enoughNodes are so many that no more are looked for, as in kube-scheduler with its smallest share of nodes.
 const enoughNodes = 100
 
-// Cycle is what came of a scheduling cycle.
-type Cycle struct {
+// schedulingCycle is what came of a scheduling cycle.
+type schedulingCycle struct {
 	// State is what the plugins remember of the cycle.
 	State fwk.CycleState
 	// Node that the plugins reserved for the pod. Empty if no node takes it.
@@ -34,8 +34,8 @@ type Cycle struct {
 
 // Schedule runs a scheduling cycle up to the reservation of a node: filters, scores, and what follows if no node fits.
 // The caller puts the pod on the node with Bind. The error says why nothing is known about the pod.
-func (r *Rooms) Schedule(ctx context.Context, pod *corev1.Pod) (Cycle, error) {
-	run, c := r.filters.framework, Cycle{State: framework.NewCycleState()}
+func (r *Rooms) Schedule(ctx context.Context, pod *corev1.Pod) (schedulingCycle, error) {
+	run, c := r.filters.framework, schedulingCycle{State: framework.NewCycleState()}
 	if err := r.filters.unknown(pod); err != nil {
 		return c, err
 	}

@@ -214,5 +214,5 @@ func refused(verdict budget.Verdict) admission.Response {
 	return respond(err)
 }
 
-// DefaultAnswerTimeout is how long a request waits for a verdict. It is below the webhook's timeout of 10 seconds, so that the answer arrives in time.
-const DefaultAnswerTimeout = 8 * time.Second
+// defaultAnswerTimeout is how long a request waits for a verdict. It is below the webhook's timeout of 10 seconds, so that the answer arrives in time.
+const defaultAnswerTimeout = 8 * time.Second

@@ -23,11 +23,11 @@ import (
 type Options struct {
 	// Clock is the real one if nil.
 	Clock clock.PassiveClock
-	// AnswerTimeout is how long a request waits for an answer, DefaultAnswerTimeout if 0. It must be below the timeoutSeconds of the webhook.
+	// AnswerTimeout is how long a request waits for an answer, defaultAnswerTimeout if 0. It must be below the timeoutSeconds of the webhook.
 	AnswerTimeout time.Duration
 }
 
-// longestList is how long a list waits. A decision may need three, one after the other, within DefaultAnswerTimeout.
+// longestList is how long a list waits. A decision may need three, one after the other, within defaultAnswerTimeout.
 const longestList = 2 * time.Second
 
 // ShortestExpiry is the minimum time after which a ledger entry may expire, if the API server ends requests after requestTimeout. The last request that
@@ -65,7 +65,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, register func(path string, hoo
 // New returns a Guard that writes with the client, reads live, and looks up budgets and nodes in the cache.
 func New(writer client.Client, live, cached client.Reader, opts Options) *Guard {
 	opts.Clock = cmp.Or[clock.PassiveClock](opts.Clock, clock.RealClock{})
-	opts.AnswerTimeout = cmp.Or(opts.AnswerTimeout, DefaultAnswerTimeout)
+	opts.AnswerTimeout = cmp.Or(opts.AnswerTimeout, defaultAnswerTimeout)
 	s := &store{
 		live: live, cached: cached, writer: writer.Status(), census: census.New(live, writer.SubResource("scale"), cached, opts.Clock), policies: newPolicies(), clock: opts.Clock,
 	}

@@ -68,7 +68,7 @@ func (s *shared[K, V]) serve(ctx context.Context, key K, next *reading[V]) {
 }
 
 // readTimeout is how long one read may take. By then, the requests that wait for it have given up.
-const readTimeout = DefaultAnswerTimeout + 2*time.Second
+const readTimeout = defaultAnswerTimeout + 2*time.Second
 
 // wait returns the result of the read, or an error if the context ends first.
 func (r *reading[V]) wait(ctx context.Context) (V, error) {

@@ -102,23 +102,23 @@ type wish struct {
 // Owner chains end at such objects.
 type Unwatchable struct {
 	Kind schema.GroupKind
-	Why  WhyUnwatchable
+	Why  whyUnwatchable
 	// Resource of the kind. Empty if it is NotServed.
 	Resource schema.GroupResource
 }
 
-// WhyUnwatchable is the reason why a kind cannot be watched.
-type WhyUnwatchable string
+// whyUnwatchable is the reason why a kind cannot be watched.
+type whyUnwatchable string
 
 const (
 	// NotServed: the API server has no such kind.
-	NotServed WhyUnwatchable = "NotServed"
+	NotServed whyUnwatchable = "NotServed"
 	// NotNamespaced: its objects are cluster-scoped. Pods and spreads are not.
-	NotNamespaced WhyUnwatchable = "NotNamespaced"
+	NotNamespaced whyUnwatchable = "NotNamespaced"
 	// NotListed: the API server does not list its objects.
-	NotListed WhyUnwatchable = "NotListed"
+	NotListed whyUnwatchable = "NotListed"
 	// Forbidden: Berth may not list its objects.
-	Forbidden WhyUnwatchable = "Forbidden"
+	Forbidden whyUnwatchable = "Forbidden"
 )
 
 // NewKinds returns Kinds that watch no kind yet. The mapper and the reader send requests to the API server.

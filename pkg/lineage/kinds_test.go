@@ -66,7 +66,7 @@ func TestKinds(t *testing.T) {
 	problems := map[string]struct {
 		kind schema.GroupKind
 		err  error
-		want WhyUnwatchable
+		want whyUnwatchable
 	}{
 		"that may not be listed":    {widget.GroupKind(), forbiddenList, Forbidden},
 		"that cannot be listed":     {widget.GroupKind(), apierrors.NewMethodNotSupported(schema.GroupResource{Group: "example.com", Resource: "widgets"}, "list"), NotListed},

@@ -13,7 +13,7 @@ import (
 // Defaults of Errands.
 const (
 	DefaultPatience = 250 * time.Millisecond
-	DefaultDeadline = 15 * time.Second // a read or a write may be three requests
+	defaultDeadline = 15 * time.Second // a read or a write may be three requests
 )
 
 // lateFor is for how long the value of an errand is kept that nobody has waited for.
@@ -46,7 +46,7 @@ type late[V any] struct{ value *V }
 // Each does an errand for each name, all at the same time, unless one has ended since an earlier call, whose value is not stale. If stale is nil, none is. The result has nil for one that has not ended within
 // Patience, or that goes on since an earlier call; see Runs and Late. What do uses must not change afterwards.
 func (e *Errands[V]) Each(ctx context.Context, names []Errand, stale func(*V) bool, do func(ctx context.Context, i int) V) []*V {
-	patience, deadline := cmp.Or(e.Patience, DefaultPatience), cmp.Or(e.Deadline, DefaultDeadline)
+	patience, deadline := cmp.Or(e.Patience, DefaultPatience), cmp.Or(e.Deadline, defaultDeadline)
 	values := make([]*V, len(names))
 	ended := make(chan struct{}, len(names))
 	waits, over := 0, false // over is true once nobody waits. e.mu guards it and the values.

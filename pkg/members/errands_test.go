@@ -58,9 +58,9 @@ func TestNobodyWaitsForASlowErrand(t *testing.T) {
 		}
 		takes["slow"] = 20 * time.Millisecond
 		each(takes["quick"], "done", "", "") // it was slow
-		time.Sleep(DefaultDeadline)
+		time.Sleep(defaultDeadline)
 		each(takes["slow"], "done", "done", "") // and is not any more; the silent one has ended in between
-		time.Sleep(DefaultDeadline + lateFor + time.Second)
+		time.Sleep(defaultDeadline + lateFor + time.Second)
 		synctest.Wait()
 		if got := e.Late(names[2]); got != nil || len(e.all) > 0 || e.kept.Load() != 0 {
 			t.Errorf("an old value is kept: %v, %v", got, e.all)

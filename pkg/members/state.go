@@ -26,7 +26,7 @@ const (
 	Unreachable State = "Unreachable"
 	// Unauthorized: the member does not accept the credentials, or they lack a right.
 	Unauthorized State = "Unauthorized"
-	// UnsupportedVersion: the Kubernetes of the member is older than OldestVersion.
+	// UnsupportedVersion: the Kubernetes of the member is older than oldestVersion.
 	UnsupportedVersion State = "UnsupportedVersion"
 	// Duplicate: the member is the same cluster as an older one.
 	Duplicate State = "Duplicate"
@@ -49,8 +49,8 @@ const (
 	Drained Cordon = "drain"
 )
 
-// OldestVersion is the oldest Kubernetes of a member. Its API has everything that the hub uses; see docs/federation-members.md.
-const OldestVersion = "1.33"
+// oldestVersion is the oldest Kubernetes of a member. Its API has everything that the hub uses; see docs/federation-members.md.
+const oldestVersion = "1.33"
 
 // Status is what is known of a member.
 type Status struct {
@@ -130,7 +130,7 @@ func messageOf(member, server string, err error) string {
 	case Unauthorized:
 		return fmt.Sprintf("member %s at %s refuses the hub: %s: renew the credentials, or grant the rights in manifests/federation/member", member, server, cause)
 	case UnsupportedVersion:
-		return fmt.Sprintf("member %s at %s has Kubernetes %s: upgrade it to %s or later", member, server, cause, OldestVersion)
+		return fmt.Sprintf("member %s at %s has Kubernetes %s: upgrade it to %s or later", member, server, cause, oldestVersion)
 	case Duplicate:
 		return fmt.Sprintf("member %s at %s is the same cluster as %s, which came first: delete one of the two ClusterProfiles", member, server, cause)
 	case BadCredentials:
@@ -146,7 +146,7 @@ func checkVersion(info *version.Info) error {
 	if err != nil {
 		return &problem{UnsupportedVersion, fmt.Errorf("%q, which is no version", info.Major+"."+info.Minor)}
 	}
-	if got.LessThan(utilversion.MustParseGeneric(OldestVersion)) {
+	if got.LessThan(utilversion.MustParseGeneric(oldestVersion)) {
 		return &problem{UnsupportedVersion, errors.New(got.String())}
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 // GateName of the plugin in scheduler configurations.
 const GateName = "WorkloadSpreadGate"
 
-// Gate keeps pods that wait for a slot out of the scheduling queue's way until the ledger wakes them.
+// gate keeps pods that wait for a slot out of the scheduling queue's way until the ledger wakes them.
 //
 // The queue looks at every unschedulable pod when any pod of the cluster ends, and asks the plugins that rejected it. With thousands of waiting pods
 // that takes longer than scheduling the woken ones. For a pod that a gate holds, the queue asks about the gate's events only, and this gate, a plugin
@@ -21,27 +21,27 @@ const GateName = "WorkloadSpreadGate"
 //
 // It also stands in for the stock plugin SchedulingGates, which profiles must disable: a pod whose only gate is Berth's is tried like any other pod, and
 // the gate is opened when the pod has its subset; see opening.go.
-type Gate struct {
+type gate struct {
 	family *Family
 	stock  *schedulinggates.SchedulingGates
 }
 
 var (
-	_ fwk.PreEnqueuePlugin  = &Gate{}
-	_ fwk.EnqueueExtensions = &Gate{}
+	_ fwk.PreEnqueuePlugin  = &gate{}
+	_ fwk.EnqueueExtensions = &gate{}
 )
 
 // Name of the plugin.
-func (g *Gate) Name() string { return GateName }
+func (g *gate) Name() string { return GateName }
 
 // EventsToRegister are those of the stock plugin SchedulingGates: the pod has lost its last gate. Without this method the plugin would be asked about all
 // events.
-func (g *Gate) EventsToRegister(ctx context.Context) ([]fwk.ClusterEventWithHint, error) {
+func (g *gate) EventsToRegister(ctx context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return g.stock.EventsToRegister(ctx)
 }
 
 // PreEnqueue holds a pod with scheduling gates of others, and a pod that waits for a slot.
-func (g *Gate) PreEnqueue(ctx context.Context, pod *corev1.Pod) *fwk.Status {
+func (g *gate) PreEnqueue(ctx context.Context, pod *corev1.Pod) *fwk.Status {
 	c := g.family.core.Load()
 	if gates := subset.OtherGates(pod); len(gates) > 0 {
 		if c != nil {

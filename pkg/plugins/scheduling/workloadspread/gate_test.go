@@ -16,7 +16,7 @@ func TestTheGateHoldsAPodFromWhenItIsToldToWaitUntilItIsWoken(t *testing.T) {
 scheduleStrategy: {whenFull: Wait}`)
 	var plugins Family
 	plugins.core.Store(w.core)
-	gate := &Gate{family: &plugins}
+	gate := &gate{family: &plugins}
 	pods := w.podsNamed("p", 2)
 	expectHeld := func(when string, pod *corev1.Pod, want bool) {
 		t.Helper()
@@ -66,7 +66,7 @@ func TestAnAuditFindsAPodThatTheGateStillHoldsAlthoughItWasWoken(t *testing.T) {
 scheduleStrategy: {whenFull: Wait}`)
 	var plugins Family
 	plugins.core.Store(w.core)
-	gate := &Gate{family: &plugins}
+	gate := &gate{family: &plugins}
 	pods := w.podsNamed("p", 2)
 	for _, pod := range pods {
 		w.asks(pod)

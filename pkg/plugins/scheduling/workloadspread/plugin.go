@@ -131,7 +131,7 @@ func (f *Family) Gate(ctx context.Context, _ runtime.Object, handle fwk.Handle) 
 		return nil, err
 	}
 	f.gated.Store(handle.ProfileName(), nil)
-	return &Gate{f, stock.(*schedulinggates.SchedulingGates)}, nil
+	return &gate{f, stock.(*schedulinggates.SchedulingGates)}, nil
 }
 
 // isGated is true if the profile that schedules the pod has a gate.
