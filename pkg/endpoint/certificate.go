@@ -15,8 +15,8 @@ import (
 const (
 	Namespace  = "berth-system"
 	secretName = "berth-webhook-cert"
-	// Service has the replicas that are ready, and conversionService all that convert.
-	Service = "berth-webhook"
+	// serviceName has the replicas that are ready, and conversionService all that convert.
+	serviceName = "berth-webhook"
 )
 
 // Keys of the Secret, and files in the certificate directory.
@@ -40,7 +40,7 @@ func CertificateRotator() *rotator.CertRotator {
 		CAOrganization: "berth",
 		// The rotator replaces a certificate without the first name. Certificates of Berth before v1beta1 do not have it.
 		DNSName:       fmt.Sprintf("%s.%s.svc", conversionService, Namespace),
-		ExtraDNSNames: []string{fmt.Sprintf("%s.%s.svc", Service, Namespace), "localhost"}, // a sandbox has no Services
+		ExtraDNSNames: []string{fmt.Sprintf("%s.%s.svc", serviceName, Namespace), "localhost"}, // a sandbox has no Services
 		ExtKeyUsages:  &[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		FieldOwner:    "berth-controller",
 	}

@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"slices"
-	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,17 +17,9 @@ const (
 	EvictionWebhook = "evictions.budget.berth.dev"
 )
 
-// The match conditions that Berth writes. The manifests do not have them: applying them again makes the API server call too often and not too rarely, and no tool that applies
-// them sees a difference.
-const (
-	// NamespacesCondition is for PodWebhook and EvictionWebhook.
-	NamespacesCondition = "namespace-uses-berth"
-	// PickCondition is for SidecarWebhook: it has the selectors of all SidecarSets.
-	PickCondition = "sidecarsets-pick-it"
-)
-
-// mostNamespaces bounds an expression. With more, the webhook is called for all namespaces.
-const mostNamespaces = 1000
+// PickCondition is the match condition that Berth writes into SidecarWebhook: it has the selectors of all SidecarSets. The manifests have no condition that Berth writes: applying
+// them again makes the API server call too often and not too rarely, and no tool that applies them sees a difference.
+const PickCondition = "sidecarsets-pick-it"
 
 // Narrow makes the API server call a mutating webhook only for objects for which a CEL expression is true. It writes the expression into the match condition. It is true if that
 // changes the configuration.
@@ -59,56 +50,22 @@ func Narrow(configuration *admissionregistrationv1.MutatingWebhookConfiguration,
 // nothing is a selector that no labels match. A tenant cannot make them match.
 func nothing() *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-		{Key: NothingLabel, Operator: metav1.LabelSelectorOpExists},
-		{Key: NothingLabel, Operator: metav1.LabelSelectorOpDoesNotExist},
+		{Key: nothingLabel, Operator: metav1.LabelSelectorOpExists},
+		{Key: nothingLabel, Operator: metav1.LabelSelectorOpDoesNotExist},
 	}}
 }
 
-// NothingLabel is the label of the object selector that matches no object: it must exist, and must not exist. No object needs it.
-const NothingLabel = "berth.dev/none"
+// nothingLabel is the label of the object selector that matches no object: it must exist, and must not exist. No object needs it.
+const nothingLabel = "berth.dev/none"
 
 func matchesAll(selector *metav1.LabelSelector) bool {
 	return selector == nil || len(selector.MatchLabels)+len(selector.MatchExpressions) == 0
 }
 
 func matchesNone(selector *metav1.LabelSelector) bool {
-	return selector != nil && slices.ContainsFunc(selector.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return r.Key == NothingLabel })
+	return selector != nil && slices.ContainsFunc(selector.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return r.Key == nothingLabel })
 }
 
 func indexOf(w *admissionregistrationv1.MutatingWebhook, condition string) int {
 	return slices.IndexFunc(w.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool { return c.Name == condition })
-}
-
-const (
-	beforeNames  = "request.namespace in ['"
-	betweenNames = "', '"
-	afterNames   = "']"
-)
-
-// InNamespaces is the expression for requests in these namespaces. It is "true" for more than 1,000. The names are valid, so they need no escapes.
-func InNamespaces(names []string) string {
-	switch {
-	case len(names) == 0:
-		return "false"
-	case len(names) > mostNamespaces:
-		return "true"
-	}
-	return beforeNames + strings.Join(slices.Sorted(slices.Values(names)), betweenNames) + afterNames
-}
-
-// NamespacesOf are the namespaces to which a webhook is narrowed. all is true if it is called for all: Berth has not narrowed it yet, or there are too many.
-func NamespacesOf(configuration *admissionregistrationv1.MutatingWebhookConfiguration, webhook string) (names []string, all bool) {
-	for i := range configuration.Webhooks {
-		w := &configuration.Webhooks[i]
-		if at := indexOf(w, NamespacesCondition); w.Name == webhook && at >= 0 {
-			text := w.MatchConditions[at].Expression
-			if text == "false" {
-				return nil, false
-			}
-			if list, is := strings.CutPrefix(text, beforeNames); is {
-				return strings.Split(strings.TrimSuffix(list, afterNames), betweenNames), false
-			}
-		}
-	}
-	return nil, true
 }

@@ -1,7 +1,6 @@
 package endpoint
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -22,7 +21,7 @@ func TestNarrow(t *testing.T) {
 		"it starts without a condition": {nil, []string{"x"}, true, map[string]bool{"": true}},
 		"the same again":                {nil, []string{"x", "x"}, false, map[string]bool{"": true}},
 		"another one":                   {nil, []string{"x", "y"}, true, map[string]bool{"": true}},
-		"no object at all":              {nil, []string{"false"}, true, map[string]bool{"": false, "a=b": false, NothingLabel + "=": false}},
+		"no object at all":              {nil, []string{"false"}, true, map[string]bool{"": false, "a=b": false, nothingLabel + "=": false}},
 		"none, twice":                   {nil, []string{"false", "false"}, false, map[string]bool{"": false}},
 		"some again":                    {nil, []string{"false", "x"}, true, map[string]bool{"": true, "a=b": true}},
 		"somebody else's selector":      {own, []string{"false"}, true, map[string]bool{"": false, "a=b": true}},
@@ -31,17 +30,17 @@ func TestNarrow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := &admissionregistrationv1.MutatingWebhookConfiguration{Webhooks: []admissionregistrationv1.MutatingWebhook{
 				{Name: "other"},
-				{Name: PodWebhook, ObjectSelector: tc.before, MatchConditions: []admissionregistrationv1.MatchCondition{shipped}},
+				{Name: SidecarWebhook, ObjectSelector: tc.before, MatchConditions: []admissionregistrationv1.MatchCondition{shipped}},
 			}}
 			var changed bool
 			for _, expression := range tc.expressions {
-				changed = Narrow(c, PodWebhook, NamespacesCondition, expression)
+				changed = Narrow(c, SidecarWebhook, PickCondition, expression)
 			}
 			if changed != tc.changed {
 				t.Errorf("changed is %v", changed)
 			}
 			last := tc.expressions[len(tc.expressions)-1]
-			want := []admissionregistrationv1.MatchCondition{shipped, {Name: NamespacesCondition, Expression: last}}
+			want := []admissionregistrationv1.MatchCondition{shipped, {Name: PickCondition, Expression: last}}
 			if diff := cmp.Diff(want, c.Webhooks[1].MatchConditions); diff != "" {
 				t.Errorf("conditions, -want +got:\n%s", diff)
 			}
@@ -60,39 +59,6 @@ func TestNarrow(t *testing.T) {
 				if got := c.Webhooks[1].ObjectSelector == nil || selector.Matches(object); got != want {
 					t.Errorf("an object with the labels %q: %v", text, got)
 				}
-			}
-		})
-	}
-}
-
-func TestNamespacesThatAreWrittenCanBeRead(t *testing.T) {
-	many := make([]string, mostNamespaces+1)
-	for i := range many {
-		many[i] = fmt.Sprintf("namespace-%04d", i)
-	}
-	for name, tc := range map[string]struct {
-		names []string
-		all   bool
-	}{
-		"none":     {},
-		"one":      {names: []string{"a"}},
-		"two":      {names: []string{"a", "b-1"}},
-		"most":     {names: many[:mostNamespaces]},
-		"too many": {many, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := &admissionregistrationv1.MutatingWebhookConfiguration{Webhooks: []admissionregistrationv1.MutatingWebhook{{Name: EvictionWebhook}}}
-			if _, all := NamespacesOf(c, EvictionWebhook); !all {
-				t.Error("a webhook without a condition is not called for all namespaces")
-			}
-			Narrow(c, EvictionWebhook, NamespacesCondition, InNamespaces(tc.names))
-			names, all := NamespacesOf(c, EvictionWebhook)
-			want := tc.names
-			if tc.all {
-				want = nil
-			}
-			if diff := cmp.Diff(want, names); diff != "" || all != tc.all {
-				t.Errorf("all is %v; -want +got:\n%s", all, diff)
 			}
 		})
 	}

@@ -215,7 +215,7 @@ func TestTheManifestsNameWhatIsServed(t *testing.T) {
 	for _, configuration := range []client.Object{&validating, &mutating} {
 		for _, w := range endpoint.WebhooksOf(configuration) {
 			got = append(got, configuration.GetName()+" "+w.Handler)
-			if service := w.Client.Service; service == nil || service.Namespace != endpoint.Namespace || service.Name != endpoint.Service || service.Path != nil {
+			if service := w.Client.Service; service == nil || service.Namespace != endpoint.Namespace || service.Name != "berth-webhook" || service.Path != nil {
 				t.Errorf("webhook %s is asked at %v", w.Name, service)
 			}
 		}

@@ -62,7 +62,7 @@ func (u *uses) Start(ctx context.Context) error {
 		return err
 	}
 	if err := changed.on(ctx, u.configurations, &admissionregistrationv1.MutatingWebhookConfiguration{}, func(o client.Object) bool {
-		_, all := endpoint.NamespacesOf(o.(*admissionregistrationv1.MutatingWebhookConfiguration), u.webhook)
+		_, all := namespacesOf(o.(*admissionregistrationv1.MutatingWebhookConfiguration), u.webhook)
 		return all && o.GetName() == u.configuration
 	}); err != nil {
 		return err
@@ -149,7 +149,7 @@ func (u *uses) includes(ctx context.Context, namespace string) bool {
 	if err := u.configurations.Get(ctx, types.NamespacedName{Name: u.configuration}, configuration, client.UnsafeDisableDeepCopy); err != nil {
 		return client.IgnoreNotFound(err) == nil
 	}
-	names, all := endpoint.NamespacesOf(configuration, u.webhook)
+	names, all := namespacesOf(configuration, u.webhook)
 	return all || slices.Contains(names, namespace)
 }
 
@@ -163,8 +163,8 @@ func (u *uses) write(ctx context.Context, change func(names []string, all bool) 
 		}
 		reader = u.live // after a conflict
 		before := configuration.DeepCopy()
-		names, write := change(endpoint.NamespacesOf(configuration, u.webhook))
-		if !write || !endpoint.Narrow(configuration, u.webhook, endpoint.NamespacesCondition, endpoint.InNamespaces(names)) {
+		names, write := change(namespacesOf(configuration, u.webhook))
+		if !write || !endpoint.Narrow(configuration, u.webhook, namespacesCondition, inNamespaces(names)) {
 			return nil
 		}
 		patch := client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})

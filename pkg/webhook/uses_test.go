@@ -98,7 +98,7 @@ func (n *narrowed) expect(want ...string) {
 	if err := n.Get(n.t.Context(), types.NamespacedName{Name: n.configuration}, c); err != nil {
 		n.t.Fatal(err)
 	}
-	names, all := endpoint.NamespacesOf(c, n.webhook)
+	names, all := namespacesOf(c, n.webhook)
 	if diff := cmp.Diff(want, names); diff != "" || all {
 		n.t.Errorf("all is %v; namespaces, -want +got:\n%s", all, diff)
 	}

@@ -372,7 +372,7 @@ func TestTheManifestsOfWebhooksMayBeAppliedAgain(t *testing.T) {
 }
 
 func isNarrowing(c admissionregistrationv1.MatchCondition) bool {
-	return c.Name == endpoint.NamespacesCondition
+	return c.Name == "namespace-uses-berth"
 }
 
 // The controller has the right to write webhook configurations. An admission policy lets it narrow the webhooks that do nothing for other objects.
@@ -390,19 +390,19 @@ func TestTheControllerMayNarrowThreeWebhooksAndNoOthers(t *testing.T) {
 		change                 func(*webhook)
 		allowed                bool
 	}{
-		"pods":                           {"berth-webhook", endpoint.PodWebhook, condition(endpoint.NamespacesCondition), true},
-		"evictions":                      {"berth-budget", endpoint.EvictionWebhook, condition(endpoint.NamespacesCondition), true},
-		"pods that require it":           {"berth-webhook", "required.pod.berth.dev", condition(endpoint.NamespacesCondition), false},
+		"pods":                           {"berth-webhook", endpoint.PodWebhook, condition("namespace-uses-berth"), true},
+		"evictions":                      {"berth-budget", endpoint.EvictionWebhook, condition("namespace-uses-berth"), true},
+		"pods that require it":           {"berth-webhook", "required.pod.berth.dev", condition("namespace-uses-berth"), false},
 		"by another condition":           {"berth-webhook", endpoint.PodWebhook, condition("other"), false},
 		"without the shipped conditions": {"berth-webhook", endpoint.PodWebhook, func(w *webhook) { w.MatchConditions = nil }, false},
 		"to nothing": {"berth-webhook", endpoint.PodWebhook, func(w *webhook) {
-			w.ObjectSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: endpoint.NothingLabel, Operator: metav1.LabelSelectorOpExists}}}
+			w.ObjectSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "berth.dev/none", Operator: metav1.LabelSelectorOpExists}}}
 		}, true},
 		"to labels": {"berth-webhook", endpoint.PodWebhook, func(w *webhook) {
 			w.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
 		}, false},
 		"to nothing where it is required": {"berth-webhook", "required.pod.berth.dev", func(w *webhook) {
-			w.ObjectSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: endpoint.NothingLabel, Operator: metav1.LabelSelectorOpExists}}}
+			w.ObjectSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "berth.dev/none", Operator: metav1.LabelSelectorOpExists}}}
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
