@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -20,6 +21,9 @@ import (
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/workload"
 )
+
+// KruiseConfiguration is OpenKruise's ConfigMap with the list of custom kinds.
+var KruiseConfiguration = types.NamespacedName{Namespace: "kruise-system", Name: "kruise-configuration"}
 
 // CacheOptions keep in memory only what the controllers read of the watched objects. Other fields read as empty: to read a field, keep it here first.
 // Objects from the cache are shared and must not be changed. With requests, pods have in spec.resources what they request, and not otherwise.
@@ -33,8 +37,8 @@ func CacheOptions(requests bool) cache.Options {
 		ByObject: map[client.Object]cache.ByObject{
 			&v1beta1.WorkloadSpread{}: {Transform: keepWriters},
 			&corev1.Pod{}:             {Transform: keepOfPod, UnsafeDisableDeepCopy: shared},
-			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{workload.KruiseConfiguration.Namespace: {
-				FieldSelector: fields.OneTermEqualSelector("metadata.name", workload.KruiseConfiguration.Name),
+			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{KruiseConfiguration.Namespace: {
+				FieldSelector: fields.OneTermEqualSelector("metadata.name", KruiseConfiguration.Name),
 			}}},
 			&corev1.Node{}:        {Transform: keepOfNode, UnsafeDisableDeepCopy: shared},
 			&appsv1.Deployment{}:  {Transform: workload.Keep, UnsafeDisableDeepCopy: shared},

@@ -14,7 +14,6 @@ import (
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
-	"github.com/berth-project/berth/pkg/workload"
 )
 
 // condition is a condition of a spread, or of a subset.
@@ -76,7 +75,7 @@ func noScale(spread *v1beta1.WorkloadSpread) condition {
 func noReplicasAtPaths(spread *v1beta1.WorkloadSpread, err error) condition {
 	said := strings.ReplaceAll(err.Error(), "\n", "; ")
 	if filter := spread.Spec.TargetFilter; filter == nil || len(filter.ReplicasPathList) == 0 {
-		return notReady(v1beta1.ReasonTargetUnreadable, "the replicasPath in ConfigMap %s does not fit %s: %s", workload.KruiseConfiguration, workloadName(spread), said)
+		return notReady(v1beta1.ReasonTargetUnreadable, "the replicasPath in ConfigMap %s does not fit %s: %s", frame.KruiseConfiguration, workloadName(spread), said)
 	}
 	return notReady(v1beta1.ReasonTargetUnreadable, "spec.targetFilter.replicasPathList does not fit %s: %s", workloadName(spread), said)
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/subset"
@@ -104,12 +105,12 @@ func (r *reconciler) withKruisePaths(ctx context.Context, spread *v1beta1.Worklo
 		return &seen, nil
 	}
 	configuration := &corev1.ConfigMap{}
-	if err := r.client.Get(ctx, workload.KruiseConfiguration, configuration); client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading ConfigMap %s: %w", workload.KruiseConfiguration, err)
+	if err := r.client.Get(ctx, frame.KruiseConfiguration, configuration); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading ConfigMap %s: %w", frame.KruiseConfiguration, err)
 	}
-	var kinds workload.KruiseKinds
-	kinds, f.kindList = workload.ReadKruiseKinds(configuration)
-	if path := kinds.PathOf(schema.FromAPIVersionAndKind(seen.Spec.TargetReference.APIVersion, seen.Spec.TargetReference.Kind)); path != "" {
+	var kinds kruiseKinds
+	kinds, f.kindList = readKruiseKinds(configuration)
+	if path := kinds.pathOf(schema.FromAPIVersionAndKind(seen.Spec.TargetReference.APIVersion, seen.Spec.TargetReference.Kind)); path != "" {
 		f.kruisePaths = []string{path}
 	}
 	seen.Status.ReplicasPathList = f.kruisePaths
