@@ -426,7 +426,7 @@ func checkSharedNodes(ctx context.Context, c *console.Cluster) (string, []string
 		return "no kubelet refused a pod for lack of room", nil, nil
 	}
 	return "", []string{fmt.Sprintf("kubelets refused %s for lack of room (%s), so two schedulers bind to these nodes: give the pods of spreads nodes of their own, or name Berth's scheduler in the templates "+
-		"of all workloads that use these nodes", console.Count(refused, "pod"), firstOf(sets.List(nodes)))}, nil
+		"of all workloads that use these nodes", count(refused, "pod"), firstOf(sets.List(nodes)))}, nil
 }
 
 func checkSpreads(ctx context.Context, c *console.Cluster) (string, []string, error) {
@@ -439,7 +439,7 @@ func checkSpreads(ctx context.Context, c *console.Cluster) (string, []string, er
 		s := &list.Items[i]
 		problems = append(problems, problemsOf("WorkloadSpread", s, s.Status.ObservedGeneration, s.Status.Conditions, v1beta1.ConditionReady, v1beta1.ConditionAdmitted)...)
 	}
-	return fmt.Sprintf("%s ready, and their pods are admitted", console.Count(len(list.Items), "spread")), problems, nil
+	return fmt.Sprintf("%s ready, and their pods are admitted", count(len(list.Items), "spread")), problems, nil
 }
 
 // checkAutoscaler says which node autoscaler the controller knows of, and which spreads mislead it.
@@ -480,7 +480,7 @@ func checkBudgets(ctx context.Context, c *console.Cluster) (string, []string, er
 			problems = append(problems, fmt.Sprintf("PodUnavailableBudget %s/%s: %s: %s", b.Namespace, b.Name, is.Reason, is.Message))
 		}
 	}
-	return fmt.Sprintf("%s enforced", console.Count(len(list.Items), "budget")), problems, nil
+	return fmt.Sprintf("%s enforced", count(len(list.Items), "budget")), problems, nil
 }
 
 func problemsOf(kind string, object client.Object, observed int64, conditions []metav1.Condition, wanted ...string) (problems []string) {

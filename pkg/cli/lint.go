@@ -135,14 +135,14 @@ func (c *lintCommand) print(l *linter, mistakes int) error {
 	for i := range l.objects {
 		counts[l.objects[i].kind]++
 	}
-	objects := console.Count(counts[v1beta1.Kind.Kind], v1beta1.Kind.Kind) + " and " + console.Count(counts[policyv1beta1.Kind.Kind], policyv1beta1.Kind.Kind)
+	objects := count(counts[v1beta1.Kind.Kind], v1beta1.Kind.Kind) + " and " + count(counts[policyv1beta1.Kind.Kind], policyv1beta1.Kind.Kind)
 	for _, kind := range []string{unitedv1beta1.Kind.Kind, federationv1alpha1.Kind.Kind, sidecarv1beta1.Kind.Kind, rulesv1alpha1.Kind.Kind, rulesv1alpha1.ClusterKind.Kind} {
 		if counts[kind] > 0 {
-			objects = console.Count(counts[kind], kind) + ", " + objects
+			objects = count(counts[kind], kind) + ", " + objects
 		}
 	}
 	_, err := fmt.Fprintf(c.out, "%s: %s, %s\n", objects,
-		console.Count(mistakes, "mistake"), console.Count(len(l.findings)-mistakes, "warning"))
+		count(mistakes, "mistake"), count(len(l.findings)-mistakes, "warning"))
 	return err
 }
 
@@ -466,4 +466,12 @@ func fieldOf(node *yamlnodes.Node, name string) (key, value *yamlnodes.Node) {
 		}
 	}
 	return nil, nil
+}
+
+// count is "1 thing" or "3 things".
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }

@@ -472,7 +472,7 @@ func (c *migrateCommand) checkPods(ctx context.Context) (string, error) {
 	if err != nil || len(pods) == 0 {
 		return "", err
 	}
-	return fmt.Sprintf("%s without a node are deleted, and their workloads create them again", console.Count(len(pods), "pod")), nil
+	return fmt.Sprintf("%s without a node are deleted, and their workloads create them again", count(len(pods), "pod")), nil
 }
 
 // deletePods deletes no pod that has got a node meanwhile.

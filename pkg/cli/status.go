@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -109,7 +111,7 @@ func (c *statusCommand) run(ctx context.Context, cluster *console.Cluster, args 
 
 // show writes what was printed. If nothing was found, it says on standard error what kubectl get says.
 func (c *statusCommand) show(printed []byte, none, inNamespace bool, namespace string) error {
-	if c.watch && console.IsTerminal(c.out) {
+	if c.watch && isTerminal(c.out) {
 		fmt.Fprint(c.out, "\x1b[H\x1b[2J") // move the cursor to the top and clear the screen
 	}
 	switch {
@@ -335,4 +337,10 @@ func bar(s report.Subset, pods int32, byTarget bool) string {
 		filled = int(pods) * barWidth / max(int(whole), 1)
 	}
 	return strings.Repeat("█", filled) + strings.Repeat("·", barWidth-filled)
+}
+
+// isTerminal is true for a file that is a terminal.
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
 }

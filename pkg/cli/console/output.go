@@ -4,13 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
 )
@@ -115,12 +113,6 @@ func (o *Output) Table(w io.Writer, rows [][]string) error {
 	return PrintTable(w, rows)
 }
 
-// IsTerminal is true for a file that is a terminal.
-func IsTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
-}
-
 // PrintTable prints rows with aligned columns. The last cell of a row should not be empty: spaces would end the line.
 func PrintTable(w io.Writer, rows [][]string) error {
 	aligned := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
@@ -128,12 +120,4 @@ func PrintTable(w io.Writer, rows [][]string) error {
 		fmt.Fprintln(aligned, strings.Join(row, "\t"))
 	}
 	return aligned.Flush()
-}
-
-// Count is "1 thing" or "3 things".
-func Count(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
 }
