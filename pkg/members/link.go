@@ -304,7 +304,7 @@ func open(ctx context.Context, end context.CancelCauseFunc, l *link) (*session, 
 
 func (s *session) prepareCache(config *rest.Config) error {
 	l := s.link
-	ofHub, err := labels.Parse(HubLabel)
+	ofHub, err := labels.Parse(v1alpha1.HubLabel)
 	if err != nil {
 		return err
 	}
@@ -459,7 +459,7 @@ func (s *session) probe() error {
 		one, asked := &s.lists[i], time.Now()
 		objects := &metav1.PartialObjectMetadataList{}
 		objects.SetGroupVersionKind(one.kind.GroupVersion().WithKind(one.kind.Kind + "List"))
-		if err := s.asking.List(ctx, objects, client.Limit(1), client.HasLabels{HubLabel}); err != nil {
+		if err := s.asking.List(ctx, objects, client.Limit(1), client.HasLabels{v1alpha1.HubLabel}); err != nil {
 			return err
 		}
 		one.heard(objects.ResourceVersion, asked)

@@ -321,13 +321,13 @@ func (zeroes) Read(into []byte) (int, error) { return len(into), nil }
 
 func TestTheCacheKeepsWhatIsNeeded(t *testing.T) {
 	owner := metav1.OwnerReference{Kind: "ReplicaSet", Name: "web", Controller: ptr.To(true)}
-	meta := metav1.ObjectMeta{Namespace: "ns", Name: "web-1", UID: "u", Labels: map[string]string{"a": "b", HubLabel: "true", v1alpha1.OwnerLabel: "f"}, OwnerReferences: []metav1.OwnerReference{owner}}
+	meta := metav1.ObjectMeta{Namespace: "ns", Name: "web-1", UID: "u", Labels: map[string]string{"a": "b", v1alpha1.HubLabel: "true", v1alpha1.OwnerLabel: "f"}, OwnerReferences: []metav1.OwnerReference{owner}}
 	big := meta
 	big.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
 	big.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "x"}
 	kept, brief := meta, meta
 	kept.Annotations = map[string]string{}
-	brief.Labels = map[string]string{HubLabel: "true", v1alpha1.OwnerLabel: "f"}
+	brief.Labels = map[string]string{v1alpha1.HubLabel: "true", v1alpha1.OwnerLabel: "f"}
 	got, err := Trim(&corev1.Pod{
 		ObjectMeta: *big.DeepCopy(),
 		Spec:       corev1.PodSpec{NodeName: "n", SchedulerName: "s", Containers: []corev1.Container{{Name: "c"}}},

@@ -36,8 +36,6 @@ import (
 const (
 	// DefaultNamespace holds the ClusterProfiles and the Secrets with their kubeconfigs. Nothing else should be there: the hub reads all its Secrets.
 	DefaultNamespace = "berth-members"
-	// HubLabel is on every workload and pod that a hub makes in a member. Caches hold nothing else.
-	HubLabel = v1alpha1.HubLabel
 	// mostConnecting is how many members the hub connects to at the same time. Hundreds at once, as after a restart, would all take too long.
 	mostConnecting = 32
 	// mostRequests limits the requests to one member in a second, and burst those at once.
@@ -223,7 +221,7 @@ func (s *Set) Client(name string) (client.Client, error) {
 }
 
 // Cache returns the cache of a member. It holds Deployments, StatefulSets and ReplicaSets without the spec of their pods, and pods, as far as they have
-// HubLabel; see Trim. Pods and ReplicaSets have OwnerIndex. Once the member is not ready, each read returns a *NotReadyError. The error is the same as that of Client.
+// v1alpha1.HubLabel; see Trim. Pods and ReplicaSets have OwnerIndex. Once the member is not ready, each read returns a *NotReadyError. The error is the same as that of Client.
 func (s *Set) Cache(name string) (client.Reader, error) {
 	now, err := s.session(name)
 	if err != nil {

@@ -310,7 +310,7 @@ func newReplicaSet(name string, labels map[string]string) *appsv1.ReplicaSet {
 	return set
 }
 
-func ours() map[string]string { return map[string]string{members.HubLabel: "test"} }
+func ours() map[string]string { return map[string]string{v1alpha1.HubLabel: "test"} }
 
 // isOfTheCache is true for lists and watches of the cache. Probes ask for one object.
 func isOfTheCache(r *http.Request) bool {
