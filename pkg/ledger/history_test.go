@@ -42,7 +42,7 @@ func slotHistory(t rapid.TB, h *worlds.History) {
 	target := deploymentKind
 	ofCloneSet := updates && h.Yes("of a CloneSet", 2)
 	if ofCloneSet {
-		target = schema.GroupKind{Group: v1beta1.GroupName, Kind: "CloneSet"}
+		target = schema.GroupKind{Group: v1beta1.GroupVersion.Group, Kind: "CloneSet"}
 		w.apply(OwnerSeen{Kind: target, Object: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "clone-uid"}}})
 		rs := replicaSet("rs-uid")
 		rs.OwnerReferences = []metav1.OwnerReference{{APIVersion: v1beta1.GroupVersion.String(), Kind: target.Kind, Name: "web", UID: "clone-uid", Controller: ptr.To(true)}}

@@ -27,7 +27,7 @@ import (
 
 var (
 	statefulSetKind = schema.GroupKind{Group: appsv1.GroupName, Kind: "StatefulSet"}
-	advancedSetKind = schema.GroupKind{Group: v1beta1.GroupName, Kind: "StatefulSet"}
+	advancedSetKind = schema.GroupKind{Group: v1beta1.GroupVersion.Group, Kind: "StatefulSet"}
 )
 
 // setWorld has a StatefulSet "db" with a controller and a scheduler. All subsets have nodes.

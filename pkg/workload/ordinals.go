@@ -20,7 +20,7 @@ import (
 var (
 	statefulSet = schema.GroupKind{Group: appsv1.GroupName, Kind: "StatefulSet"}
 	// advancedStatefulSet is the StatefulSet of OpenKruise. Some of its ordinals may be reserved: they have no pod.
-	advancedStatefulSet = schema.GroupKind{Group: v1beta1.GroupName, Kind: "StatefulSet"}
+	advancedStatefulSet = schema.GroupKind{Group: v1beta1.GroupVersion.Group, Kind: "StatefulSet"}
 )
 
 // ByOrdinal is true for a kind that gives each pod an ordinal and deletes the highest first.

@@ -30,7 +30,7 @@ func TestArgoCDAndFluxSeeNoDifference(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Sandbox.Stop)
-	groups := []string{v1beta1.GroupName, policyv1beta1.GroupName, federations.Group}
+	groups := []string{v1beta1.GroupVersion.Group, policyv1beta1.GroupVersion.Group, federations.Group}
 	var files []string
 	for _, name := range []string{"adaptive", "architectures", "bandwidth-packages", "budget", "federated", "job", "licences", "log-agent", "mesh-proxy", "minimums", "one-one-three", "serverless", "sidecar", "spot", "statefulset",
 		"united-elastic", "united-processors", "united-zones", "weights"} {

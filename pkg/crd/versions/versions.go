@@ -109,8 +109,8 @@ func ErrorInWords(gvk schema.GroupVersionKind, err error) error {
 	return errors.New(InWords(gvk, err.Error()))
 }
 
-// AddToScheme registers the types of all versions.
-func AddToScheme(scheme *runtime.Scheme) error {
+// addAll registers the types of all versions.
+func addAll(scheme *runtime.Scheme) error {
 	return errors.Join(AddStored(scheme), oldapps.AddToScheme(scheme), oldpolicy.AddToScheme(scheme), oldunited.AddToScheme(scheme), oldsidecar.AddToScheme(scheme))
 }
 
@@ -123,7 +123,7 @@ func AddStored(scheme *runtime.Scheme) error {
 
 var types = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
-	utilruntime.Must(AddToScheme(scheme))
+	utilruntime.Must(addAll(scheme))
 	return scheme
 }()
 

@@ -105,7 +105,7 @@ func contentOf(t *testing.T, object runtime.Object, gvk schema.GroupVersionKind)
 // the other version has a field for everything.
 func TestConversionLosesNothing(t *testing.T) {
 	scheme := runtime.NewScheme()
-	if err := AddToScheme(scheme); err != nil {
+	if err := addAll(scheme); err != nil {
 		t.Fatal(err)
 	}
 	for _, pair := range pairs {

@@ -6,12 +6,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupName is the API group of WorkloadSpread.
-const GroupName = "apps.kruise.io"
-
 var (
 	// GroupVersion is the group and version of the types in this package.
-	GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1beta1"}
+	GroupVersion = schema.GroupVersion{Group: "apps.kruise.io", Version: "v1beta1"}
 
 	// Resource is where the API server serves WorkloadSpreads.
 	Resource = GroupVersion.WithResource("workloadspreads")

@@ -6,12 +6,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupName is the API group of FederatedReplicaSet.
-const GroupName = "federation.berth.dev"
-
 var (
 	// GroupVersion is the group and version of the types in this package.
-	GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1alpha1"}
+	GroupVersion = schema.GroupVersion{Group: "federation.berth.dev", Version: "v1alpha1"}
 
 	// Resource is where the API server serves FederatedReplicaSets.
 	Resource = GroupVersion.WithResource("federatedreplicasets")

@@ -9,7 +9,7 @@ import (
 )
 
 // GroupVersion is the group and version of the types in this package.
-var GroupVersion = schema.GroupVersion{Group: v1beta1.GroupName, Version: "v1alpha1"}
+var GroupVersion = schema.GroupVersion{Group: v1beta1.GroupVersion.Group, Version: "v1alpha1"}
 
 // AddToScheme registers the types of this package.
 func AddToScheme(scheme *runtime.Scheme) error {

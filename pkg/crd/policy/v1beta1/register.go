@@ -6,12 +6,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupName is the API group of PodUnavailableBudget.
-const GroupName = "policy.kruise.io"
-
 var (
 	// GroupVersion is the group and version of the types in this package.
-	GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1beta1"}
+	GroupVersion = schema.GroupVersion{Group: "policy.kruise.io", Version: "v1beta1"}
 
 	// Resource is the resource under which the API server serves PodUnavailableBudgets.
 	Resource = GroupVersion.WithResource("podunavailablebudgets")

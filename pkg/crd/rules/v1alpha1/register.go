@@ -6,12 +6,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupName is the API group of rules.
-const GroupName = "rules.berth.dev"
-
 var (
 	// GroupVersion is the group and version of the types in this package.
-	GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1alpha1"}
+	GroupVersion = schema.GroupVersion{Group: "rules.berth.dev", Version: "v1alpha1"}
 
 	// Kind is the kind of SpreadRule, and ClusterKind that of ClusterSpreadRule.
 	Kind        = GroupVersion.WithKind("SpreadRule")
