@@ -34,19 +34,19 @@ func run() int {
 	options, err := descheduler.NewOptions(descheduling.Register)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "berth-descheduler:", err)
-		return descheduler.ExitBroken
+		return 1
 	}
 	options.Out = os.Stdout
 	command, err := newCommand(options)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "berth-descheduler:", err)
-		return descheduler.ExitBroken
+		return 1
 	}
 	if err := command.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "berth-descheduler:", err)
 		return descheduler.ExitCode(err)
 	}
-	return descheduler.ExitDone
+	return 0
 }
 
 func newCommand(options *descheduler.Options) (*cobra.Command, error) {

@@ -393,10 +393,10 @@ func TestDryRunsChangeNothing(t *testing.T) {
 		return fmt.Sprint(pdb.Status), nil
 	})
 	oldEnough(t, ns)
-	if _, err := descheduleOnce(t, stock, clientDryRun); descheduler.ExitCode(err) != descheduler.ExitDone {
+	if _, err := descheduleOnce(t, stock, clientDryRun); descheduler.ExitCode(err) != 0 {
 		t.Errorf("the client's dry run: %v", err)
 	}
-	if _, err := descheduleOnce(t, stock, serverDryRun); descheduler.ExitCode(err) != descheduler.ExitNothingEvicted {
+	if _, err := descheduleOnce(t, stock, serverDryRun); descheduler.ExitCode(err) != 2 {
 		t.Errorf("the server's dry run under a budget without room: %v, want exit code 2", err)
 	}
 	watch.expect(t, 0)
@@ -433,7 +433,7 @@ spec: {selector: {matchLabels: {app: web}}, maxUnavailable: 1}
 		t.Fatal(err)
 	}
 	inForce(t, ns, 0)
-	if _, err := descheduleOnce(t, stock, serverDryRun); descheduler.ExitCode(err) != descheduler.ExitNothingEvicted {
+	if _, err := descheduleOnce(t, stock, serverDryRun); descheduler.ExitCode(err) != 2 {
 		t.Errorf("without room: %v, want exit code 2", err)
 	}
 	watch.expect(t, 0)

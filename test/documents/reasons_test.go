@@ -29,7 +29,7 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	for file, kind := range map[string]string{
 		path("pkg", "crd", "apps", "v1beta1", "names.go"):   "Reason",
 		path("pkg", "crd", "policy", "v1beta1", "names.go"): "Reason",
-		path("pkg", "descheduler", "cycle", "result.go"):    "Result",
+		path("pkg", "descheduler", "cycle", "result.go"):    "evictionResult",
 	} {
 		constants := constantsOf(t, file, kind)
 		if len(constants) < 5 {

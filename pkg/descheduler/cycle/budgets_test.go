@@ -206,7 +206,7 @@ func TestACycleTakesFromABudgetWhatItHas(t *testing.T) {
 
 // Strategies of the framework evict by themselves, and the budgets of the look count that.
 func TestEvictionsOfOthersCount(t *testing.T) {
-	for result, want := range map[Result]bool{resultEvicted: false, resultUnanswered: false, resultRefused: false, resultChanged: true, resultFailed: true} {
+	for result, want := range map[evictionResult]bool{resultEvicted: false, resultUnanswered: false, resultRefused: false, resultChanged: true, resultFailed: true} {
 		c := &Cycle{budgets: unavailableBudget(1, nil)}
 		(&World{current: c}).Settle(t.Context(), podNamed("1", true), result)
 		if got := c.Spares(podNamed("2", true)); got != want {

@@ -31,7 +31,7 @@ type GuardOptions struct {
 	// is any number.
 	TripAfter int
 	// Settled is called when an eviction has ended, by several goroutines at a time. Nil calls nothing.
-	Settled func(ctx context.Context, pod *corev1.Pod, result Result)
+	Settled func(ctx context.Context, pod *corev1.Pod, result evictionResult)
 }
 
 // tally of the evictions of a cycle.

@@ -143,7 +143,7 @@ func TestEvictionsMeanOnePod(t *testing.T) {
 }
 
 func TestResultsKeepTheirType(t *testing.T) {
-	for code, want := range map[int]Result{
+	for code, want := range map[int]evictionResult{
 		http.StatusCreated: resultEvicted, http.StatusTooManyRequests: resultRefused, http.StatusForbidden: resultForbidden, http.StatusConflict: resultChanged,
 		http.StatusNotFound: resultGone, http.StatusInternalServerError: resultFailed, http.StatusServiceUnavailable: resultFailed, http.StatusGatewayTimeout: resultUnanswered,
 	} {
@@ -214,15 +214,15 @@ func TestAnEvictionIsSentOnceAndHasADeadline(t *testing.T) {
 func TestAfterTooManyFailuresNoMoreAreSentInTheCycle(t *testing.T) {
 	s := newServer(t)
 	c := clientOf(t, s, GuardOptions{TripAfter: 3})
-	try := func(code int) Result {
+	try := func(code int) evictionResult {
 		s.code = code
 		return resultOf(evict(t.Context(), c, pod("n")))
 	}
-	var got []Result
+	var got []evictionResult
 	for _, code := range []int{500, 500, 429, 500, 504, 500, 201, 201} {
 		got = append(got, try(code))
 	}
-	if diff := cmp.Diff([]Result{resultFailed, resultFailed, resultRefused, resultFailed, resultUnanswered, resultFailed, resultTripped, resultTripped}, got); diff != "" {
+	if diff := cmp.Diff([]evictionResult{resultFailed, resultFailed, resultRefused, resultFailed, resultUnanswered, resultFailed, resultTripped, resultTripped}, got); diff != "" {
 		t.Errorf("results (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(tally{Attempted: 6}, c.Tally()); diff != "" {
@@ -241,7 +241,7 @@ func TestAfterTooManyFailuresNoMoreAreSentInTheCycle(t *testing.T) {
 func TestTheResultOfEachEvictionIsTold(t *testing.T) {
 	s := newServer(t)
 	var told []string
-	c := clientOf(t, s, GuardOptions{Settled: func(_ context.Context, pod *corev1.Pod, result Result) {
+	c := clientOf(t, s, GuardOptions{Settled: func(_ context.Context, pod *corev1.Pod, result evictionResult) {
 		told = append(told, fmt.Sprint(pod.Name, " ", result))
 	}})
 	for _, s.code = range []int{201, 429} {
@@ -289,7 +289,7 @@ func TestNothingElseEndsAPod(t *testing.T) {
 
 // A budget that has a new pod made first refuses as any, and says so in the cause.
 func TestARefusalSaysThatThePodIsReplacedFirst(t *testing.T) {
-	for message, want := range map[string]Result{"ReplacedFirst: a new pod is made first": resultReplacedFirst, "BudgetExhausted: ReplacedFirst: no": resultRefused, "": resultRefused} {
+	for message, want := range map[string]evictionResult{"ReplacedFirst: a new pod is made first": resultReplacedFirst, "BudgetExhausted: ReplacedFirst: no": resultRefused, "": resultRefused} {
 		err := apierrors.NewTooManyRequests("no", 0)
 		err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause, Message: message}}
 		if got := classify(err); got != want {

@@ -39,7 +39,7 @@ type Line struct {
 	// Until is when to look again. Nil if that is not known.
 	Until *time.Time `json:"until,omitempty"`
 	// Result of the eviction; WouldEvict for a dry run's that nothing spoke against. Empty if none was tried.
-	Result Result `json:"result,omitempty"`
+	Result evictionResult `json:"result,omitempty"`
 }
 
 // Report is what a cycle decided and did.

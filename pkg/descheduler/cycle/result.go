@@ -11,47 +11,47 @@ import (
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
 )
 
-// Result of an eviction.
-type Result string
+// evictionResult of an eviction.
+type evictionResult string
 
 const (
 	// resultEvicted: the API server has accepted it. In a dry run the client returns it too.
-	resultEvicted Result = "Evicted"
+	resultEvicted evictionResult = "Evicted"
 	// resultWouldEvict: it is a dry run, and nothing speaks against the eviction. Reports say so in place of Evicted.
-	resultWouldEvict Result = "WouldEvict"
+	resultWouldEvict evictionResult = "WouldEvict"
 	// resultRefused: a PodDisruptionBudget or PodUnavailableBudget has no room (429 with their cause).
-	resultRefused Result = "Refused"
+	resultRefused evictionResult = "Refused"
 	// resultReplacedFirst: a PodUnavailableBudget has no room, and has a new pod made. Then it evicts this one.
-	resultReplacedFirst Result = "ReplacedFirst"
+	resultReplacedFirst evictionResult = "ReplacedFirst"
 	// resultForbidden: the API server or a webhook of somebody else does not allow it (403).
-	resultForbidden Result = "Forbidden"
+	resultForbidden evictionResult = "Forbidden"
 	// resultChanged: another pod has the name, or the pending pod was bound or changed since (409).
-	resultChanged Result = "Changed"
+	resultChanged evictionResult = "Changed"
 	// resultGone: there is no such pod (404).
-	resultGone Result = "Gone"
+	resultGone evictionResult = "Gone"
 	// resultFailed: the API server or a webhook has answered with an error, and has not evicted the pod. So it is if it has
 	// too much to do (429 alone).
-	resultFailed Result = "Failed"
+	resultFailed evictionResult = "Failed"
 	// resultUnanswered: there was no answer, or none in time. The pod may be gone.
-	resultUnanswered Result = "Unanswered"
+	resultUnanswered evictionResult = "Unanswered"
 	// resultTripped: it was not sent, because too many before it have failed in this cycle.
-	resultTripped Result = "Tripped"
+	resultTripped evictionResult = "Tripped"
 	// resultUnintended: it was not sent, because no plugin has said which pod is meant.
-	resultUnintended Result = "Unintended"
+	resultUnintended evictionResult = "Unintended"
 )
 
 // attempted is true for results of evictions of which something was wanted and that count as a success or a failure. A
 // pod that has changed, is gone or is replaced first needs no eviction any more.
-func (r Result) attempted() bool {
+func (r evictionResult) attempted() bool {
 	return r == resultEvicted || r == resultRefused || r == resultForbidden || r.broken()
 }
 
 // broken is true for results that say something of the API server and nothing of the pod.
-func (r Result) broken() bool { return r == resultFailed || r == resultUnanswered }
+func (r evictionResult) broken() bool { return r == resultFailed || r == resultUnanswered }
 
 // evictionError is a result other than Evicted.
 type evictionError struct {
-	Result Result
+	Result evictionResult
 	Err    error
 }
 
@@ -61,7 +61,7 @@ func (e *evictionError) Error() string { return fmt.Sprintf("%s: %v", e.Result, 
 func (e *evictionError) Unwrap() error { return e.Err }
 
 // resultOf is Evicted for nil, and what a guarded eviction ended with; Failed for an error of somebody else.
-func resultOf(err error) Result {
+func resultOf(err error) evictionResult {
 	if err == nil {
 		return resultEvicted
 	}
@@ -72,7 +72,7 @@ func resultOf(err error) Result {
 	return resultFailed
 }
 
-func classify(err error) Result {
+func classify(err error) evictionResult {
 	switch {
 	case err == nil:
 		return resultEvicted

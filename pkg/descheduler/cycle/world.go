@@ -148,7 +148,7 @@ func (w *World) End() *Report {
 
 // Settle takes from the budgets of a pod what its eviction used, whichever plugin evicted it. A budget that refused it
 // counts as used up.
-func (w *World) Settle(ctx context.Context, pod *corev1.Pod, result Result) {
+func (w *World) Settle(ctx context.Context, pod *corev1.Pod, result evictionResult) {
 	w.mu.Lock()
 	c := w.current
 	w.mu.Unlock()
