@@ -24,13 +24,13 @@ import (
 type Name string
 
 const (
-	// Karpenter is there if the API server has the group karpenter.sh.
-	Karpenter Name = "karpenter"
-	// ClusterAutoscaler is there if it has written its status, unless it runs with --write-status-configmap=false or in
+	// karpenter is there if the API server has the group karpenter.sh.
+	karpenter Name = "karpenter"
+	// clusterAutoscaler is there if it has written its status, unless it runs with --write-status-configmap=false or in
 	// another namespace.
-	ClusterAutoscaler Name = "cluster-autoscaler"
-	// Configured is one that the installation says it has.
-	Configured Name = "configured"
+	clusterAutoscaler Name = "cluster-autoscaler"
+	// configured is one that the installation says it has.
+	configured Name = "configured"
 )
 
 const karpenterGroup = "karpenter.sh"
@@ -43,7 +43,7 @@ var statusOfClusterAutoscaler = client.ObjectKey{Namespace: "kube-system", Name:
 func find(ctx context.Context, server rest.Interface, reader client.Reader) (Name, error) {
 	switch err := server.Get().AbsPath("/apis", karpenterGroup).Do(ctx).Error(); {
 	case err == nil:
-		return Karpenter, nil
+		return karpenter, nil
 	case !apierrors.IsNotFound(err):
 		return "", fmt.Errorf("reading API group %s: %w", karpenterGroup, err)
 	}
@@ -51,7 +51,7 @@ func find(ctx context.Context, server rest.Interface, reader client.Reader) (Nam
 	status.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	switch err := reader.Get(ctx, statusOfClusterAutoscaler, status); {
 	case err == nil:
-		return ClusterAutoscaler, nil
+		return clusterAutoscaler, nil
 	case apierrors.IsNotFound(err):
 		return "", nil
 	default:
@@ -59,16 +59,16 @@ func find(ctx context.Context, server rest.Interface, reader client.Reader) (Nam
 	}
 }
 
-// Setting says how an installation knows whether it has a node autoscaler.
+// Setting says how an installation knows whether it has a node autoscaler: auto, present or absent.
 type Setting string
 
 const (
 	// Auto looks for one, and goes on looking.
 	Auto Setting = "auto"
-	// Present means that there is one.
-	Present Setting = "present"
-	// Absent means that there is none.
-	Absent Setting = "absent"
+	// present means that there is one.
+	present Setting = "present"
+	// absent means that there is none.
+	absent Setting = "absent"
 )
 
 const (
@@ -102,13 +102,13 @@ func Setup(ctx context.Context, mgr manager.Manager, setting Setting) (*Detector
 	d := &Detector{}
 	switch setting {
 	case Auto, "":
-	case Present:
-		d.set(ctx, Configured)
+	case present:
+		d.set(ctx, configured)
 		return d, nil
-	case Absent:
+	case absent:
 		return d, nil
 	default:
-		return nil, fmt.Errorf("--node-autoscaler is %q: must be %s, %s or %s", setting, Auto, Present, Absent)
+		return nil, fmt.Errorf("--node-autoscaler is %q: must be %s, %s or %s", setting, Auto, present, absent)
 	}
 	server, err := discovery.NewDiscoveryClientForConfig(mgr.GetConfig())
 	if err != nil {

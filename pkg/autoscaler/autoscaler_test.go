@@ -54,9 +54,9 @@ func TestFind(t *testing.T) {
 		fails   string
 	}{
 		"none":                      {},
-		"Karpenter":                 {groups: map[string]int{"karpenter.sh": http.StatusOK}, want: Karpenter},
+		"Karpenter":                 {groups: map[string]int{"karpenter.sh": http.StatusOK}, want: karpenter},
 		"a group of its provider":   {groups: map[string]int{"karpenter.k8s.aws": http.StatusOK}},
-		"cluster-autoscaler":        {objects: []client.Object{status}, want: ClusterAutoscaler},
+		"cluster-autoscaler":        {objects: []client.Object{status}, want: clusterAutoscaler},
 		"a ConfigMap of a tenant":   {objects: []client.Object{other}},
 		"the group is not known":    {groups: map[string]int{"karpenter.sh": http.StatusForbidden}, fails: "reading API group karpenter.sh: "},
 		"the status cannot be read": {calls: forbidden, fails: "reading ConfigMap kube-system/cluster-autoscaler-status: forbidden"},
@@ -99,9 +99,9 @@ func TestAnAutoscalerMayComeAndGo(t *testing.T) {
 			calls   int
 		}{
 			{"", nil, 0, "", 0},
-			{Karpenter, nil, lookEvery, Karpenter, 1},
-			{"", errors.New("no answer"), lookEvery, Karpenter, 1},
-			{ClusterAutoscaler, nil, lookAgain, ClusterAutoscaler, 2},
+			{karpenter, nil, lookEvery, karpenter, 1},
+			{"", errors.New("no answer"), lookEvery, karpenter, 1},
+			{clusterAutoscaler, nil, lookAgain, clusterAutoscaler, 2},
 			{"", nil, lookEvery, "", 3},
 		} {
 			answer, failure = step.answer, step.failure
@@ -119,7 +119,7 @@ func TestAnAutoscalerMayComeAndGo(t *testing.T) {
 }
 
 func TestSettings(t *testing.T) {
-	for setting, want := range map[Setting]Name{Present: Configured, Absent: ""} {
+	for setting, want := range map[Setting]Name{present: configured, absent: ""} {
 		d, err := Setup(t.Context(), nil, setting)
 		if err != nil || d.Name() != want {
 			t.Errorf("%s: %q, %v, want %q", setting, d.Name(), err, want)

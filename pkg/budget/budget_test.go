@@ -894,14 +894,14 @@ func TestALedgerTakesNoMoreThanAStatusCanHold(t *testing.T) {
 	}
 	p := compile(t, pub)
 	d := p.Decide(f, requests, metav1.Now())
-	if len(d.Ledger) != MaxLedger || !d.Verdicts[MaxLedger-1].Allowed {
-		t.Fatalf("%d entries, want %d", len(d.Ledger), MaxLedger)
+	if len(d.Ledger) != maxLedger || !d.Verdicts[maxLedger-1].Allowed {
+		t.Fatalf("%d entries, want %d", len(d.Ledger), maxLedger)
 	}
-	if v := d.Verdicts[MaxLedger]; v.Allowed || v.Reason != v1beta1.ReasonLedgerFull || !strings.Contains(v.Message, "1000 operations under way") {
+	if v := d.Verdicts[maxLedger]; v.Allowed || v.Reason != v1beta1.ReasonLedgerFull || !strings.Contains(v.Message, "1000 operations under way") {
 		t.Errorf("got %+v of a ledger that is full", v)
 	}
 	f.Ledger = d.Ledger
-	if again := p.Decide(f, requests[:1], metav1.Now()); !again.Verdicts[0].Allowed || len(again.Ledger) != MaxLedger {
+	if again := p.Decide(f, requests[:1], metav1.Now()); !again.Verdicts[0].Allowed || len(again.Ledger) != maxLedger {
 		t.Errorf("got %+v for a pod that is in the ledger", again.Verdicts)
 	}
 

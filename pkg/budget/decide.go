@@ -184,11 +184,11 @@ type Decision struct {
 	Changed bool
 }
 
-// MaxLedger is how many entries a ledger can have. If it is full, further operations are refused as LedgerFull until the controller removes entries.
+// maxLedger is how many entries a ledger can have. If it is full, further operations are refused as LedgerFull until the controller removes entries.
 //
 // The API server stores objects of up to 1.5 MiB. An entry takes about 450 bytes of the budget for a pod name of 40 characters, and about 1,100 for the
 // longest possible name of 253. This includes the entry itself, the name in DisruptedPods, and the managed fields. So a full ledger always fits.
-const MaxLedger = 1000
+const maxLedger = 1000
 
 // Decide judges requests in their order. Each verdict counts the operations that were allowed before it. If n more pods may become unavailable, the
 // first n requests on available pods are allowed. Decide records every operation that it allows and the budget protects from, even if the pod is
@@ -249,7 +249,7 @@ func (p *Policy) Decide(f Facts, requests []Request, now metav1.Time) Decision {
 			d.Verdicts[i] = Verdict{Allowed: true, Reason: v1beta1.ReasonApproved}
 			continue
 		}
-		if len(d.Ledger) >= MaxLedger {
+		if len(d.Ledger) >= maxLedger {
 			d.Verdicts[i] = Verdict{Reason: v1beta1.ReasonLedgerFull, Message: p.ledgerFull(r, len(d.Ledger))}
 			continue
 		}

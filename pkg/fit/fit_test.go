@@ -58,7 +58,7 @@ func everywhere(*corev1.Node) bool { return true }
 
 func TestNoPodIsPlacedOnANodeThatAnnouncesItsEnd(t *testing.T) {
 	f, ending := filters(t), node("a-0", "a")
-	ending.Labels[podstate.NodeEnds] = ""
+	ending.Labels["berth.dev/node-ends"] = ""
 	rooms, err := f.Take(nil, []*corev1.Node{ending, node("b-0", "b")})
 	if err != nil {
 		t.Fatal(err)

@@ -9,14 +9,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// NodeEnds is the key of a taint or a label that says that its node will end, for tools that are not among the
+// nodeEnds is the key of a taint or a label that says that its node will end, for tools that are not among the
 // defaults.
-const NodeEnds = "berth.dev/node-ends"
+const nodeEnds = "berth.dev/node-ends"
 
 // defaults announce the end of a node. Not among them is condition MaintenancePlanned of Kubernetes: it says neither
 // when nor whether the node goes.
 var defaults = []string{
-	"taint:" + NodeEnds, "label:" + NodeEnds,
+	"taint:" + nodeEnds, "label:" + nodeEnds,
 	"taint:karpenter.sh/disrupted",
 	"taint:ToBeDeletedByClusterAutoscaler",
 	// aws-node-termination-handler
@@ -39,7 +39,7 @@ type Notices []notice
 
 type notice struct{ kind, key, value string }
 
-// DefaultNotices are those of well-known tools, and NodeEnds.
+// DefaultNotices are those of well-known tools, and nodeEnds.
 func DefaultNotices() Notices {
 	notices, err := ParseNotices(defaults)
 	if err != nil {

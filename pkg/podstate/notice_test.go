@@ -31,15 +31,15 @@ func TestWhatAnnouncesTheEndOfANode(t *testing.T) {
 		"no preemption":                        {defaults, corev1.Node{Status: condition("PreemptScheduled", corev1.ConditionFalse)}, ""},
 		"a drain":                              {defaults, corev1.Node{Status: condition("DrainInProgress", corev1.ConditionTrue)}, "condition DrainInProgress"},
 		"planned, nobody knows for when":       {defaults, corev1.Node{Status: condition("MaintenancePlanned", corev1.ConditionTrue)}, ""},
-		"by hand, a label":                     {defaults, corev1.Node{ObjectMeta: labels(NodeEnds, "")}, "label berth.dev/node-ends"},
+		"by hand, a label":                     {defaults, corev1.Node{ObjectMeta: labels(nodeEnds, "")}, "label berth.dev/node-ends"},
 		"maintenance has begun":                {defaults, corev1.Node{ObjectMeta: labels("cloud.google.com/active-node-maintenance", "ONGOING")}, "label cloud.google.com/active-node-maintenance"},
 		"maintenance is over":                  {defaults, corev1.Node{ObjectMeta: labels("cloud.google.com/active-node-maintenance", "PENDING")}, ""},
 		"one's own condition":                  {own, corev1.Node{Status: condition("Retiring", corev1.ConditionTrue)}, "condition Retiring"},
 		"one's own label, its value":           {own, corev1.Node{ObjectMeta: labels("fleet/state", "going")}, "label fleet/state"},
 		"one's own label, another value":       {own, corev1.Node{ObjectMeta: labels("fleet/state", "here")}, ""},
 		"one's own label, any value":           {own, corev1.Node{ObjectMeta: labels("fleet/gone", "x")}, "label fleet/gone"},
-		"the defaults are not among one's own": {own, corev1.Node{ObjectMeta: labels(NodeEnds, "")}, ""},
-		"none":                                 {nil, corev1.Node{ObjectMeta: labels(NodeEnds, "")}, ""},
+		"the defaults are not among one's own": {own, corev1.Node{ObjectMeta: labels(nodeEnds, "")}, ""},
+		"none":                                 {nil, corev1.Node{ObjectMeta: labels(nodeEnds, "")}, ""},
 	} {
 		if got := c.notices.Of(&c.node); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)

@@ -212,7 +212,7 @@ func TestAPodOfASpreadIsMadeFitForIt(t *testing.T) {
 }
 
 func TestAPodOfAGatedSpreadGetsAGateAndNoTerms(t *testing.T) {
-	beside, err := autoscaler.Setup(t.Context(), nil, autoscaler.Present)
+	beside, err := autoscaler.Setup(t.Context(), nil, "present")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	"github.com/berth-project/berth/pkg/autoscaler"
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
 )
 
@@ -164,19 +163,19 @@ func TestValidateSpread(t *testing.T) {
 			wantWarnings: []string{"spec.subsets[0].requiredNodeSelector: no node matches now", "spec.subsets[1].requiredNodeSelector: no node matches now"},
 		},
 		"late binding beside a node autoscaler": {
-			spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.LateBinding }), known: knownFacts{Autoscaler: autoscaler.Karpenter},
+			spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.LateBinding }), known: knownFacts{Autoscaler: "karpenter"},
 			wantWarnings: []string{"spec.scheduleStrategy.binding: with Late a node autoscaler (karpenter) takes pods to fit in any of the subsets"},
 		},
-		"gated binding beside a node autoscaler": {spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.AutoBinding }), known: knownFacts{Autoscaler: autoscaler.Karpenter}},
+		"gated binding beside a node autoscaler": {spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.AutoBinding }), known: knownFacts{Autoscaler: "karpenter"}},
 		"a gated spread of strategy Adaptive without a limit for waiting": {
-			spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Type = v1beta1.AdaptiveScheduleStrategy }), known: knownFacts{Autoscaler: autoscaler.Karpenter},
+			spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Type = v1beta1.AdaptiveScheduleStrategy }), known: knownFacts{Autoscaler: "karpenter"},
 			wantWarnings: []string{"spec.scheduleStrategy.adaptive.rescheduleCriticalSeconds: is not set, so pods that no subset has a node for wait in the last subset with room"},
 		},
 		"a subset of a gated spread that only taints tell from another": {
 			spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) {
 				s.ScheduleStrategy.Binding = v1beta1.GatedBinding
 				s.Subsets[0].RequiredNodeSelector, s.Subsets[1].Tolerations = nil, []corev1.Toleration{{Key: "spot", Operator: corev1.TolerationOpExists}}
-			}), known: knownFacts{Autoscaler: autoscaler.Karpenter},
+			}), known: knownFacts{Autoscaler: "karpenter"},
 			wantWarnings: []string{"spec.subsets[0]: selects all nodes by their labels, and does not tolerate the taints of other subsets; a node autoscaler (karpenter)"},
 		},
 		"late binding where there is none":        {spread: changed(web, func(s *v1beta1.WorkloadSpreadSpec) { s.ScheduleStrategy.Binding = v1beta1.LateBinding })},

@@ -27,7 +27,6 @@ import (
 	model "github.com/berth-project/berth/pkg/budget"
 	"github.com/berth-project/berth/pkg/budget/census"
 	"github.com/berth-project/berth/pkg/crd/policy/v1beta1"
-	"github.com/berth-project/berth/pkg/podstate"
 )
 
 // mustServe is how many pods must serve at every moment of a history. The workload never asks for fewer.
@@ -415,7 +414,7 @@ func (s *street) announce(ends bool) {
 	node := &corev1.Node{}
 	s.check(s.client.Get(s.Context(), types.NamespacedName{Name: "node"}, node))
 	if node.Spec.Taints = nil; ends {
-		node.Spec.Taints = []corev1.Taint{{Key: podstate.NodeEnds}}
+		node.Spec.Taints = []corev1.Taint{{Key: "berth.dev/node-ends"}}
 	}
 	s.check(s.client.Update(s.Context(), node))
 	s.log = append(s.log, fmt.Sprintf("the node ends: %t", ends))

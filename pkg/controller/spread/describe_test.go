@@ -473,12 +473,12 @@ func TestStatusSaysHowPodsAreBoundNow(t *testing.T) {
 		want           v1beta1.BindingMode
 	}{
 		"Auto":                               {"Auto", "", "", v1beta1.LateBinding},
-		"Auto beside a node autoscaler":      {"Auto", "", autoscaler.Karpenter, v1beta1.GatedBinding},
-		"Auto with a patch beside one":       {"Auto", patched, autoscaler.Karpenter, v1beta1.EarlyBinding},
-		"Late beside one":                    {"Late", "", autoscaler.ClusterAutoscaler, v1beta1.LateBinding},
-		"Early beside one":                   {"Early", "", autoscaler.Configured, v1beta1.EarlyBinding},
+		"Auto beside a node autoscaler":      {"Auto", "", "karpenter", v1beta1.GatedBinding},
+		"Auto with a patch beside one":       {"Auto", patched, "karpenter", v1beta1.EarlyBinding},
+		"Late beside one":                    {"Late", "", "cluster-autoscaler", v1beta1.LateBinding},
+		"Early beside one":                   {"Early", "", "configured", v1beta1.EarlyBinding},
 		"Gated":                              {"Gated", "", "", v1beta1.GatedBinding},
-		"a spread that is invalid, anything": {"Late", patched, autoscaler.Karpenter, ""},
+		"a spread that is invalid, anything": {"Late", patched, "karpenter", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spread := makeSpread(t, fmt.Sprintf(`{scheduleStrategy: {binding: %s}, subsets: [{name: a%s}]}`, tc.binding, tc.patch))

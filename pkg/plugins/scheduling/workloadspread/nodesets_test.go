@@ -17,7 +17,6 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 
 	"github.com/berth-project/berth/pkg/crd/apps/v1beta1"
-	"github.com/berth-project/berth/pkg/podstate"
 	"github.com/berth-project/berth/pkg/subset"
 )
 
@@ -55,7 +54,7 @@ func TestNodeSetsAgreeWithEverySnapshotOfTheSchedulersCache(t *testing.T) {
 		changed := func(name string) *corev1.Node {
 			node := zoneNode(name, string("abc"[random.IntN(3)]))
 			if random.IntN(4) == 0 {
-				node.Spec.Taints = []corev1.Taint{{Key: podstate.NodeEnds}}
+				node.Spec.Taints = []corev1.Taint{{Key: "berth.dev/node-ends"}}
 			}
 			return node
 		}
