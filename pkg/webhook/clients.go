@@ -14,9 +14,9 @@ import (
 	"github.com/berth-project/berth/pkg/endpoint"
 )
 
-// Protocols are those of the webhook servers. Over HTTP/2 an API server sends all reviews through one connection: if the replica at its end dies without a word, all
+// protocols are those of the webhook servers. Over HTTP/2 an API server sends all reviews through one connection: if the replica at its end dies without a word, all
 // of them fail until the API server finds out, 45 s later. Over HTTP/1.1 a review that fails closes its connection, and the next one may reach another replica.
-var Protocols = []string{"http/1.1"}
+var protocols = []string{"http/1.1"}
 
 // newServer makes a server and a function that registers handlers with it. The handlers answer once synced is true, and only the API server. It is
 // recognized by a client certificate, if authorities are given, and otherwise by the path that it calls.
@@ -32,7 +32,7 @@ func newServer(opts Options, synced func() bool, knows func(ctx context.Context,
 	options := ctrlwebhook.Options{Host: opts.Host, Port: opts.Port, CertDir: opts.CertDir, CertName: endpoint.CertificateFile, KeyName: endpoint.CertificateKeyFile, WebhookMux: http.NewServeMux()}
 	options.WebhookMux.Handle("/", known)
 	options.WebhookMux.Handle(endpoint.Conversion, endpoint.ConversionHandler())
-	options.TLSOpts = append(options.TLSOpts, func(config *tls.Config) { config.NextProtos = Protocols })
+	options.TLSOpts = append(options.TLSOpts, func(config *tls.Config) { config.NextProtos = protocols })
 	if opts.TLS != nil {
 		options.TLSOpts = append(options.TLSOpts, opts.TLS)
 	}

@@ -24,7 +24,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
 
-	"github.com/berth-project/berth/pkg/webhook"
 	"github.com/berth-project/berth/test/harness"
 )
 
@@ -218,7 +217,7 @@ type balancer struct {
 // behindBalancer makes the API server reach the webhook through a balancer until the test ends.
 func behindBalancer(t *testing.T, namespace string) *balancer {
 	t.Helper()
-	behind, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{berth.certificate}, NextProtos: webhook.Protocols})
+	behind, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{berth.certificate}, NextProtos: []string{"http/1.1"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -117,14 +117,11 @@ func NodeNameOf(obj client.Object) []string {
 	return []string{pod.Spec.NodeName}
 }
 
-// ControllerField of any object is the UID of its controller: an index of the cache.
-const ControllerField = lineage.ControllerField
-
-// IndexByController makes the cache find objects by ControllerField. The objects of a kind can be indexed once in a process.
+// IndexByController makes the cache find objects by lineage.ControllerField. The objects of a kind can be indexed once in a process.
 func IndexByController(ctx context.Context, indexer client.FieldIndexer, objects ...client.Object) error {
 	for _, object := range objects {
-		if err := indexer.IndexField(ctx, object, ControllerField, ControllerUIDOf); err != nil {
-			return fmt.Errorf("indexing %T by %s: %w", object, ControllerField, err)
+		if err := indexer.IndexField(ctx, object, lineage.ControllerField, ControllerUIDOf); err != nil {
+			return fmt.Errorf("indexing %T by %s: %w", object, lineage.ControllerField, err)
 		}
 	}
 	return nil

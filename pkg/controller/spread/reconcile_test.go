@@ -61,12 +61,12 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	f := &fixture{clock: clocktesting.NewFakePassiveClock(noon.Time), events: events.NewFakeRecorder(100)}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1beta1.WorkloadSpread{}).
 		WithIndex(&v1beta1.WorkloadSpread{}, lineage.TargetField, lineage.TargetKeyOf).
-		WithIndex(&corev1.Pod{}, frame.ControllerField, frame.ControllerUIDOf).
+		WithIndex(&corev1.Pod{}, lineage.ControllerField, frame.ControllerUIDOf).
 		WithIndex(&corev1.Pod{}, frame.NodeField, frame.NodeNameOf).
-		WithIndex(&appsv1.Deployment{}, frame.ControllerField, frame.ControllerUIDOf).
-		WithIndex(&appsv1.ReplicaSet{}, frame.ControllerField, frame.ControllerUIDOf).
-		WithIndex(&appsv1.StatefulSet{}, frame.ControllerField, frame.ControllerUIDOf).
-		WithIndex(&batchv1.Job{}, frame.ControllerField, frame.ControllerUIDOf).
+		WithIndex(&appsv1.Deployment{}, lineage.ControllerField, frame.ControllerUIDOf).
+		WithIndex(&appsv1.ReplicaSet{}, lineage.ControllerField, frame.ControllerUIDOf).
+		WithIndex(&appsv1.StatefulSet{}, lineage.ControllerField, frame.ControllerUIDOf).
+		WithIndex(&batchv1.Job{}, lineage.ControllerField, frame.ControllerUIDOf).
 		WithInterceptorFuncs(interceptor.Funcs{
 			SubResourceUpdate: func(ctx context.Context, c client.Client, _ string, object client.Object, options ...client.SubResourceUpdateOption) error {
 				f.writes++

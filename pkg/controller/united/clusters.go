@@ -20,6 +20,7 @@ import (
 	"github.com/berth-project/berth/pkg/controller/frame"
 	"github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/crd/united/v1beta1"
+	"github.com/berth-project/berth/pkg/lineage"
 	"github.com/berth-project/berth/pkg/members"
 	"github.com/berth-project/berth/pkg/sites"
 	model "github.com/berth-project/berth/pkg/united"
@@ -87,7 +88,7 @@ func (c *cluster) claim(object client.Object, ud *v1beta1.UnitedDeployment) map[
 // controlledBy lists what an object may control in the cache.
 func (c *cluster) controlledBy(name string, uid types.UID) client.MatchingFields {
 	if c.name == "" {
-		return client.MatchingFields{frame.ControllerField: string(uid)}
+		return client.MatchingFields{lineage.ControllerField: string(uid)}
 	}
 	return client.MatchingFields{members.OwnerIndex: name}
 }

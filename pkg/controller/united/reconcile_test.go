@@ -85,7 +85,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		indexed = append(indexed, object)
 	}
 	for _, object := range indexed {
-		build = build.WithIndex(object, frame.ControllerField, func(object client.Object) []string { return []string{string(workload.ControllerUID(object))} })
+		build = build.WithIndex(object, lineage.ControllerField, func(object client.Object) []string { return []string{string(workload.ControllerUID(object))} })
 	}
 	for _, object := range indexed[:2] { // for a hub that is its own member
 		build = build.WithIndex(object, members.OwnerIndex, func(object client.Object) []string {
