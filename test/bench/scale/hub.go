@@ -32,6 +32,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	federationv1alpha1 "github.com/berth-project/berth/pkg/crd/federation/v1alpha1"
 	"github.com/berth-project/berth/pkg/members"
 )
 
@@ -45,7 +46,7 @@ func (f *flags) hub(ctx context.Context) error {
 	utilruntime.Must(inventory.AddToScheme(own.types))
 	for i := range f.spreads {
 		namespace, workload := fmt.Sprintf("team-%d", i%50), workloadName(i)
-		labels := map[string]string{"app": workload, members.HubLabel: "true"}
+		labels := map[string]string{"app": workload, federationv1alpha1.HubLabel: "true"}
 		p := pod(namespace, workload, workload+"-0")
 		p.Labels, p.Spec.NodeName, p.Status.Phase = labels, nodeName(i), corev1.PodRunning
 		set := &appsv1.ReplicaSet{
