@@ -665,6 +665,9 @@ func TestNodesAreMadeForPodsBeyondAllQuotas(t *testing.T) {
 		[]byte(`[{"op": "add", "path": "/spec/subsets/1/maxReplicas", "value": 2}]`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	// no nodes of others
+	s.patch("deployments", fmt.Sprintf(`{"spec": {"template": {"spec": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+		{"matchExpressions": [{"key": %q, "operator": "In", "values": [%q, %q]}]}]}}}}}}}`, poolLabel, s.namespace+"-normal", s.namespace+"-elastic"))
 	s.scale(14)
 	s.expect(map[string]int{"normal": 10, "elastic": 4})
 }
