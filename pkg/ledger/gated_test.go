@@ -169,28 +169,30 @@ func TestExhaustedPodsThatAreReplacedAfterAWaitTryTheSubsetsInOrder(t *testing.T
 }
 
 func TestAPodBeyondAllQuotasWaitsForAnyNode(t *testing.T) {
-	w := newWorld(t, 3)
-	w.spread(1, strings.Replace(fmt.Sprintf(gatedOneEach, ""), "Wait", "Schedule", 1))
-	for _, name := range []string{"p0", "p1"} {
-		pod := withGate(podOf("rs-uid", name))
-		w.see(pod)
-		w.schedule(pod)
-	}
-	pod := withGate(podOf("rs-uid", "p2"))
-	w.see(pod)
-	d := w.ask(pod).Decision
-	if d == nil || d.Subset != subset.None {
-		t.Fatalf("got %+v, want no subset", d)
-	}
-	expect := func(when string, want bool) {
-		t.Helper()
-		if waits, divided := w.ledger.WaitsForNode(pod.UID); !divided || (waits != nil) != want {
-			t.Errorf("%s: it waits for a node: %+v, divided: %t", when, waits, divided)
+	for _, strategy := range []string{"Fixed", "Adaptive"} {
+		w := newWorld(t, 3)
+		w.spread(1, strings.Replace(fmt.Sprintf(gatedOneEach, ", type: "+strategy), "Wait", "Schedule", 1))
+		for _, name := range []string{"p0", "p1"} {
+			pod := withGate(podOf("rs-uid", name))
+			w.see(pod)
+			w.schedule(pod)
 		}
+		pod := withGate(podOf("rs-uid", "p2"))
+		w.see(pod)
+		d := w.ask(pod).Decision
+		if d == nil || d.Subset != subset.None {
+			t.Fatalf("%s: got %+v, want no subset", strategy, d)
+		}
+		expect := func(when string, want bool) {
+			t.Helper()
+			if waits, divided := w.ledger.WaitsForNode(pod.UID); !divided || (waits != nil) != want {
+				t.Errorf("%s, %s: it waits for a node: %+v, divided: %t", strategy, when, waits, divided)
+			}
+		}
+		expect("in its cycle", false)
+		w.apply(Preempted{UID: pod.UID, Decision: d, Nominated: true})
+		expect("nominated", false)
+		w.apply(Preempted{UID: pod.UID, Decision: d})
+		expect("without a node", true)
 	}
-	expect("in its cycle", false)
-	w.apply(Preempted{UID: pod.UID, Decision: d, Nominated: true})
-	expect("nominated", false)
-	w.apply(Preempted{UID: pod.UID, Decision: d})
-	expect("without a node", true)
 }
