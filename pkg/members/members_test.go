@@ -101,7 +101,7 @@ func TestASecretThatTheCacheHasNotSeenIsNotMissing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			recorder := events.NewFakeRecorder(1)
-			s := &Set{hub: cached, live: tc.live, events: recorder, started: make(chan struct{}), ctx: t.Context(), links: map[string]*link{}, claims: claims{}}
+			s := &Set{hub: cached, live: tc.live, events: recorder, started: make(chan struct{}), ctx: t.Context(), connecting: make(chan struct{}, 1), links: map[string]*link{}, claims: claims{}}
 			s.options.complete(scheme)
 			close(s.started)
 			if _, err := s.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(profile)}); err != nil {
