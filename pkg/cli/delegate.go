@@ -65,9 +65,9 @@ const whatIf = "berth-whatif"
 // endGrace is how long berth-whatif may take to end after it was asked to.
 const endGrace = 5 * time.Second
 
-// runWhatIf runs a command of berth-whatif, such as explain, with its arguments. The error is an *console.ExitError if the
-// command has failed and has said why. If the context ends, or a signal ends this program, runWhatIf ends berth-whatif
-// too.
+// runWhatIf runs a command of berth-whatif, such as explain, with its arguments. The error is an *console.ExitError if
+// the command has failed and has said why. If the context ends, or a signal ends this program, runWhatIf ends
+// berth-whatif too.
 func runWhatIf(ctx context.Context, streams genericiooptions.IOStreams, args ...string) error {
 	path, err := findWhatIf()
 	if err != nil {

@@ -88,7 +88,8 @@ const (
 	phaseEnded    podPhase = "ended"   // has succeeded or failed
 )
 
-// pageSpread as the page shows it. It may be a UnitedDeployment or a FederatedReplicaSet too, whose subsets are clusters.
+// pageSpread as the page shows it. It may be a UnitedDeployment or a FederatedReplicaSet too, whose subsets are
+// clusters.
 type pageSpread struct {
 	// Key is namespace/name, and the kind behind it if that is no WorkloadSpread.
 	Key string `json:"key"`

@@ -21,7 +21,8 @@ type apiList interface {
 	runtime.Object
 }
 
-// builtInKind is one of the built-in kinds, whose objects tell by themselves how many pods they ask for and which these are.
+// builtInKind is one of the built-in kinds, whose objects tell by themselves how many pods they ask for and which these
+// are.
 type builtInKind struct {
 	// NewObject and NewList make empty ones.
 	NewObject func() apiObject

@@ -29,8 +29,8 @@ const (
 	resultChanged evictionResult = "Changed"
 	// resultGone: there is no such pod (404).
 	resultGone evictionResult = "Gone"
-	// resultFailed: the API server or a webhook has answered with an error, and has not evicted the pod. So it is if it has
-	// too much to do (429 alone).
+	// resultFailed: the API server or a webhook has answered with an error, and has not evicted the pod. So it is if it
+	// has too much to do (429 alone).
 	resultFailed evictionResult = "Failed"
 	// resultUnanswered: there was no answer, or none in time. The pod may be gone.
 	resultUnanswered evictionResult = "Unanswered"
