@@ -111,8 +111,8 @@ type (
 		// AtLeast is how many of Pods need a slot, from 1 to all. A subset with room for all of them comes first.
 		AtLeast int32
 	}
-	// GroupWaits are the pods of a group for which the scheduler found no nodes, in any place. Those with Berth's gate claim slots of one subset, all of them
-	// or none, so that their gates can be opened there, and nodes be made for them. If each pod asks by itself, each waits by itself.
+	// GroupWaits are the pods of a group for which the scheduler found no nodes, in any place. Those with Berth's gate claim slots of one subset, at least
+	// AtLeast of them or none, so that their gates can be opened there, and nodes be made for them. If each pod asks by itself, each waits by itself.
 	GroupWaits GroupAsks
 	// GroupChanged says that a group of this name was created, or needs another number of slots than before.
 	GroupChanged struct{ Group types.NamespacedName }

@@ -95,8 +95,8 @@ func (ev GroupAsks) apply(l *Ledger) {
 func (ev GroupWaits) apply(l *Ledger) {
 	asks := GroupAsks(ev)
 	pods, t, refusal := l.asGroup(&asks)
-	if refusal.Reason != "" {
-		return
+	if refusal.Reason != "" || int(ev.AtLeast) > len(ev.Pods) {
+		return // others have still to come
 	}
 	in, letGo := subset.None, false
 	if pods != nil {

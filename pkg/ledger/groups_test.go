@@ -298,6 +298,7 @@ func TestAGangWithoutNodesWaitsForThemInOneSubset(t *testing.T) {
 		"as many as have room":                   {gated: true, size: 9, atLeast: 6, want: "bbbbbbbb-", kept: "a=0 b=8"},
 		"not without room":                       {gated: true, size: 9, atLeast: 9, want: "---------", kept: "a=0 b=0"},
 		"in no subset":                           {gated: true, whenFull: "Schedule", size: 9, atLeast: 9, want: "()()()()()()()()()", kept: "a=0 b=0"},
+		"not before the others have come":        {gated: true, size: 5, atLeast: 6, want: "-----", kept: "a=0 b=0"},
 		"not without gates":                      {size: 5, atLeast: 5, want: "-----", kept: "a=0 b=0"},
 	} {
 		t.Run(name, func(t *testing.T) {
