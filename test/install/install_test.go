@@ -74,7 +74,33 @@ func start(t *testing.T) (*cluster, *kubelet) {
 	c := &cluster{s, client, harness.Root(), ""}
 	k := startKubelet(t, c)
 	network.connect(k)
+	c.awaitNamespaces(t)
 	return c, k
+}
+
+// awaitNamespaces waits until every namespace has what kube-controller-manager puts there a moment after its start. A test that compares the cluster with how it began would find it later.
+func (c *cluster) awaitNamespaces(t *testing.T) {
+	t.Helper()
+	waitFor(t, "the objects of namespaces", func(ctx context.Context) (string, error) {
+		namespaces, err := c.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return "", err
+		}
+		for i := range namespaces.Items {
+			name := namespaces.Items[i].Name
+			_, err := c.client.CoreV1().ConfigMaps(name).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
+			if err == nil {
+				_, err = c.client.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{})
+			}
+			if apierrors.IsNotFound(err) {
+				return fmt.Sprintf("namespace %s: %v", name, err), nil
+			}
+			if err != nil {
+				return "", err
+			}
+		}
+		return "", nil
+	})
 }
 
 // run runs a program of the line's binaries, or Bash with these on its PATH. Helm is the same for all lines.
