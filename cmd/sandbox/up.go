@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/berth-project/berth/cmd/sandbox/federated"
 	"github.com/berth-project/berth/cmd/sandbox/product"
@@ -144,6 +146,11 @@ func (f upFlags) config() (sandbox.Config, error) {
 	if f.members > 0 {
 		return config, nil // composed for each cluster
 	}
+	if f.gangs {
+		if err := checkGangs(config.BinDir); err != nil {
+			return sandbox.Config{}, err
+		}
+	}
 	return product.Compose(config, options)
 }
 
@@ -154,6 +161,22 @@ func (f upFlags) checkMembers() error {
 		return fmt.Errorf("--members %d: must not be negative", f.members)
 	case f.members > 0 && (len(f.without) > 0 || len(f.replicas) > 0 || f.schedulerConfig != "" || f.sidecarSets || f.spreadRules || f.gangs || f.kubelets != 0):
 		return errors.New("--members: a federation has fixed components; leave out --without, --replicas, --scheduler-config, --sidecar-sets, --spread-rules, --gangs and --kubelets")
+	}
+	return nil
+}
+
+// checkGangs refuses programs of a Kubernetes without gangs.
+func checkGangs(binDir string) error {
+	said, err := exec.Command(filepath.Join(binDir, "kube-apiserver"), "--version").Output()
+	if err != nil {
+		return fmt.Errorf("--gangs: asking kube-apiserver for its version: %w", err)
+	}
+	is, err := version.ParseGeneric(strings.TrimPrefix(strings.TrimSpace(string(said)), "Kubernetes "))
+	if err != nil {
+		return fmt.Errorf("--gangs: reading the version of kube-apiserver: %w", err)
+	}
+	if is.LessThan(version.MajorMinor(1, 37)) {
+		return fmt.Errorf("--gangs: the programs in %s are of Kubernetes %s; run make LINE=1.37 tools build, and then bin/1.37/berth-sandbox", shortPath(binDir), is)
 	}
 	return nil
 }
