@@ -42,8 +42,9 @@ func (e *entry) picked() (index int, counts bool) {
 func (ev PodWaits) apply(l *Ledger) {
 	e := l.pods[ev.UID]
 	if e != nil && e.account != nil && e.stage == stageWaiting && e.wait == forAnyNode {
-		l.claimWaiting(e, l.waitsIn(e))
-		l.enqueue(e)
+		if l.claimWaiting(e, l.waitsIn(e)); e.stage == stageClaimed {
+			l.enqueue(e)
+		}
 	}
 }
 
@@ -59,14 +60,13 @@ func (l *Ledger) claimWaiting(e *entry, in int) {
 
 // waitsIn is the subset with room in which a pod waits that none of them has a node for, or subset.None.
 func (l *Ledger) waitsIn(e *entry) int {
+	a, seen := e.account, subset.Mask(0)
+	kept, candidate := a.tally.Kept(e.scope), l.candidate(e)
 	var due []int
-	for seen := subset.Mask(0); ; seen = seen.With(due[len(due)-1]) {
-		next := e.policy().Next(&e.account.plan, e.account.tally.Kept(e.scope), l.candidate(e), seen)
-		if next == subset.None {
-			return l.waitsAmong(e, due)
-		}
-		due = append(due, next)
+	for next := a.policy.Next(&a.plan, kept, candidate, seen); next != subset.None; next = a.policy.Next(&a.plan, kept, candidate, seen) {
+		due, seen = append(due, next), seen.With(next)
 	}
+	return l.waitsAmong(e, due)
 }
 
 // waitsAmong is the subset in which a pod waits, of those that are due and have no node. It is the last one, because a pod whose gate is open cannot go on.
